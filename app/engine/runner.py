@@ -1,0 +1,36 @@
+"""What the token loop needs from a loaded model, whichever backend computes it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Runner(Protocol):
+    """A model with its weights and one KV cache. Positions [0, length) of the cache are filled.
+
+    `ops.eager`'s runner computes in NumPy, `gpu.plan`'s on WebGPU; `generate.py` cannot tell them apart.
+    """
+
+    n_ctx: int
+    """Positions that the cache holds."""
+    n_vocab: int
+    """Length of a logits vector."""
+    length: int
+    """Tokens in the cache."""
+
+    async def feed(self, ids: Sequence[int]) -> None:
+        """Append `ids` (at least one; `length + len(ids) <= n_ctx`) and compute the logits after the last of them."""
+
+    async def logits(self) -> NDArray[np.float32]:
+        """Return the logits [n_vocab] after the last token that was fed."""
+
+    def rewind(self, length: int) -> None:
+        """Forget all cached positions from `length` on."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by purpose: weights, cache, activations, staging."""
+
+    def free(self) -> None:
+        """Release everything. The runner is dead afterwards."""

@@ -1,0 +1,41 @@
+"""What a model asks of a loader: which tensors, in which order, and who takes them."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSpec:
+    """One tensor of a model, under the checkpoint's own name without a `transformer.` prefix."""
+
+    name: str
+    shape: tuple[int, ...]
+    """As stored in the checkpoint, C order."""
+    kind: str
+    """"matrix": rows are output features · "conv1d": [in, out], to be transposed to [out, in] · "vector": kept in f32 ·
+    "table": a matrix of which single rows are looked up (wte, wpe)."""
+
+
+class Blob(Protocol):
+    """Bytes that may live outside wasm memory (a JS Uint8Array in the page, a memoryview natively)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+
+    def slice(self, start: int, stop: int) -> "Blob":
+        """Return a view of [start, stop) without copying."""
+
+    def to_bytes(self) -> bytes:
+        """Copy into Python memory."""
+
+
+class Sink(Protocol):
+    """Takes a model's tensors, piece by piece, and turns them into what a backend computes with."""
+
+    async def write(self, spec: WeightSpec, dtype: str, row: int, rows: int, data: Blob) -> None:
+        """Take `rows` consecutive rows from `row` on (a vector is one row), raw little-endian C order.
+
+        `dtype` is safetensors' name (F32, F16, BF16). Pieces of a tensor come in order, each row once. Pieces of a
+        "conv1d" start and end at multiples of 32 rows, but for the tensor's end. Awaiting gives back-pressure.
+        """

@@ -1,0 +1,1 @@
+"""The file server and the static site. CPython only."""

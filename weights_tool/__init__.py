@@ -1,0 +1,1 @@
+"""python -m weights_tool: work on model files outside the page."""
