@@ -1,0 +1,181 @@
+"""The operations in NumPy: the oracle for kernels and plans, the fallback without WebGPU, the text to read first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.models.config import GPT2Config
+from app.engine.models.gpt2 import gpt2, nest
+from app.engine.weights.spec import Blob, WeightSpec
+
+Array = NDArray[np.float32]
+
+
+@dataclass
+class KVCache:
+    """Keys and values [2, n_ctx, n_head, head_dim] of one layer; `length` positions are filled."""
+
+    data: Array
+    length: int = 0
+
+
+def erf(x: Array) -> Array:
+    """Abramowitz & Stegun 7.1.26, |error| <= 1.5e-7: NumPy has no erf, and this is all that SciPy would be for."""
+    t = 1.0 / (1.0 + 0.3275911 * np.abs(x))
+    series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    return np.asarray(np.sign(x) * (1.0 - series * np.exp(-x * x)), dtype=np.float32)
+
+
+def gelu_new(x: Array) -> Array:
+    """0.5x(1 + tanh(√(2/π)(x + 0.044715x³))) (Hendrycks & Gimpel 2016)."""
+    return np.asarray(0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x * x * x))), dtype=np.float32)
+
+
+def gelu(x: Array) -> Array:
+    """x·Φ(x), by erf."""
+    return np.asarray(0.5 * x * (1.0 + erf(x / np.sqrt(2.0))), dtype=np.float32)
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0)."""
+    return np.maximum(x, np.float32(0))
+
+
+def silu(x: Array) -> Array:
+    """x·σ(x); the exponent is clamped, so that very negative x gives -0 rather than an overflow."""
+    return np.asarray(x / (1.0 + np.exp(np.minimum(-x, 80.0))), dtype=np.float32)
+
+
+_ACTIVATIONS = {"gelu_new": gelu_new, "gelu": gelu, "relu": relu, "silu": silu}
+
+
+class EagerOps:
+    """`ops.Ops` computed at once. `position` is the number of tokens that the cache already holds."""
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+
+    def embed(self, ids: Any, wte: Array, wpe: Array) -> Array:
+        """See `Ops.embed`."""
+        return np.asarray(wte[ids] + wpe[self.position : self.position + len(ids)], dtype=np.float32)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, *, epsilon: float) -> Array:
+        """See `Ops.layer_norm`."""
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = x.var(axis=-1, keepdims=True)
+        return np.asarray((x - mean) / np.sqrt(variance + np.float32(epsilon)) * weight + bias, dtype=np.float32)
+
+    def linear(self, x: Array, weight: Array, bias: Array) -> Array:
+        """See `Ops.linear`."""
+        return x @ weight.T + bias
+
+    def activation(self, x: Array, *, kind: str) -> Array:
+        """See `Ops.activation`."""
+        return _ACTIVATIONS[kind](x)
+
+    def add(self, a: Array, b: Array) -> Array:
+        """See `Ops.add`."""
+        return a + b
+
+    def split_heads(self, qkv: Array, *, n_head: int) -> tuple[Array, Array, Array]:
+        """See `Ops.split_heads`."""
+        q, k, v = np.moveaxis(qkv.reshape(len(qkv), 3, n_head, -1), 1, 0)
+        return q, k, v
+
+    def append_cache(self, kv: KVCache, k: Array, v: Array) -> KVCache:
+        """See `Ops.append_cache`."""
+        end = self.position + len(k)
+        kv.data[0, self.position : end] = k
+        kv.data[1, self.position : end] = v
+        return KVCache(kv.data, end)
+
+    def attend(self, q: Array, kv: KVCache, *, scale: float) -> Array:
+        """See `Ops.attend`."""
+        n = len(q)
+        k, v = kv.data[:, : kv.length]
+        scores = np.einsum("qhd,khd->hqk", q, k, optimize=True) * np.float32(scale)  # [n_head, n, length]
+        future = np.arange(kv.length) > self.position + np.arange(n)[:, None]
+        scores[:, future] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        return np.asarray(np.einsum("hqk,khd->qhd", weights, v, optimize=True).reshape(n, -1), dtype=np.float32)
+
+    def last(self, x: Array) -> Array:
+        """See `Ops.last`."""
+        return x[-1:]
+
+    def logits(self, x: Array, weight: Array) -> Array:
+        """See `Ops.logits`."""
+        return x @ weight.T
+
+
+class EagerRunner:
+    """A `Runner` in NumPy. `params` is what `NumpySink` gathered: f32, matrices as [out, in]."""
+
+    def __init__(self, config: GPT2Config, params: dict[str, Array]) -> None:
+        self.config = config
+        self.n_ctx = config.n_ctx
+        self.n_vocab = config.n_vocab
+        self.length = 0
+        self._params = nest(params)
+        self._weight_bytes = sum(array.nbytes for array in params.values())
+        shape = (2, config.n_ctx, config.n_head, config.head_dim)
+        self._cache = [KVCache(np.zeros(shape, np.float32)) for _ in range(config.n_layer)]
+        self._logits: Array | None = None
+
+    async def feed(self, ids: Sequence[int]) -> None:
+        """See `Runner.feed`."""
+        ops = EagerOps(self.length)
+        ids_array = np.asarray(ids, dtype=np.int64)
+        self._logits = gpt2(ids_array, self._params, self._cache, config=self.config, ops=ops)[0]
+        self.length += len(ids)
+
+    async def logits(self) -> Array:
+        """See `Runner.logits`."""
+        assert self._logits is not None, "feed() comes before logits()"
+        return self._logits
+
+    def rewind(self, length: int) -> None:
+        """See `Runner.rewind`."""
+        self.length = min(self.length, length)
+
+    def memory(self) -> dict[str, int]:
+        """See `Runner.memory`."""
+        cache = sum(layer.data.nbytes for layer in self._cache)
+        return {"weights": self._weight_bytes, "cache": cache, "activations": 0, "staging": 0}
+
+    def free(self) -> None:
+        """See `Runner.free`."""
+        self._params, self._cache, self._logits = {}, [], None
+
+
+def to_float32(data: bytes, dtype: str) -> Array:
+    """Decode little-endian F32, F16 or BF16 (the upper half of an f32) into f32."""
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(np.float32)
+
+
+@dataclass
+class NumpySink:
+    """A loader's `Sink` that gathers f32 arrays in `params`, matrices as [out, in]."""
+
+    config: GPT2Config
+    params: dict[str, Array] = field(default_factory=dict)
+
+    async def write(self, spec: WeightSpec, dtype: str, row: int, rows: int, data: Blob) -> None:
+        """See `Sink.write`."""
+        values = to_float32(data.to_bytes(), dtype)
+        if spec.kind == "vector":
+            self.params[spec.name] = values
+            return
+        if row == 0:
+            shape = spec.shape[::-1] if spec.kind == "conv1d" else spec.shape
+            self.params[spec.name] = np.empty(shape, np.float32)
+        target = self.params[spec.name]
+        if spec.kind == "conv1d":
+            target = target.T
+        target[row : row + rows] = values.reshape(rows, -1)
