@@ -1,0 +1,142 @@
+"""The Starlette application: hands out the site's files with the right headers, and does nothing else."""
+
+import os
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.server.site import Site
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+# Python's own table depends on the machine (Windows reads the registry), and browsers refuse a module of a wrong type.
+MEDIA_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".md": "text/markdown",
+    ".mjs": "text/javascript",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+    ".wasm": "application/wasm",
+    ".webmanifest": "application/manifest+json",
+    ".wgsl": "text/wgsl",
+    ".whl": "application/zip",
+    ".woff2": "font/woff2",
+    ".zip": "application/zip",
+}
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self' 'wasm-unsafe-eval'",
+        "worker-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self'",
+        "manifest-src 'self'",
+        # The hub is the user's choice: Hugging Face, a mirror, a server on their own network.
+        "connect-src 'self' https: http: data: blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+
+# No Cross-Origin-Embedder-Policy: it would forbid answers of hubs that do not opt in, and nothing needs shared memory.
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def make_app(site: Site, *, allowed_hosts: Sequence[str] = LOOPBACK) -> Starlette:
+    """Return the application. `allowed_hosts` are the Host headers it answers to; "*" is any."""
+    return Starlette(
+        routes=[Route("/{path:path}", SiteFiles(site), methods=["GET"])],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts), www_redirect=False),
+        ],
+    )
+
+
+def media_type(path: str) -> str:
+    """Return the media type that a file is served with, by its name."""
+    return MEDIA_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
+
+
+def cache_control(path: str) -> str:
+    """Return how long a browser may keep a file without asking again."""
+    # A Pyodide wheel's name holds its version and its content is pinned; everything else may change under its name.
+    if path.startswith("pyodide/") and path.endswith(".whl"):
+        return "public, max-age=31536000, immutable"
+    return "no-cache"
+
+
+class SiteFiles(StaticFiles):
+    """Starlette's static files (conditional requests, ranges, HEAD), looked up in the site's table instead of a folder.
+
+    Only what is in the table can be had, so no path leads anywhere else.
+    """
+
+    def __init__(self, site: Site) -> None:
+        """Serve `site`."""
+        super().__init__(directory=None)
+        self._site = site
+
+    def get_path(self, scope: Scope) -> str:
+        """Return the path as the table spells it: nothing is normalised."""
+        path: str = scope["path_params"]["path"]
+        return path or "index.html"
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Return the file for a URL path and its stat, or ("", None)."""
+        file = self._site.files().get(path)
+        try:
+            return ("", None) if file is None else (str(file), file.stat())
+        except FileNotFoundError:
+            return "", None
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Answer with the file's own media type and caching rule."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = cache_control(path)
+        if isinstance(response, FileResponse) and not isinstance(response, NotModifiedResponse):
+            kind = media_type(path)
+            response.media_type = kind
+            response.headers["Content-Type"] = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
+        return response
+
+
+class SecurityHeaders:
+    """Adds the same headers to every response, refusals included. The worker's script needs its own policy, too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap `app`."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

@@ -1,0 +1,106 @@
+"""Gathers what a browser needs into one tree: URL path -> file. Serving and the static build both take it from here."""
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import app
+from app.server.errors import SetupError
+from app.server.runtime import FILES, LOCK_FILE, LOCK_NAME
+from app.server.wheel import build_wheel, wheel_name
+
+PACKAGE = Path(app.__file__).parent
+
+
+def assets(name: str, *, package: Path = PACKAGE) -> Path:
+    """Return the folder `name` ("static" or "wgsl"): inside an installed package, at the top level of a checkout."""
+    for folder in (package / name, package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise SetupError(
+        f"The folder {name}/ is neither in {package} nor beside it, so this installation is incomplete. "
+        "Install tabgpt again, with `pip install .` in a complete checkout."
+    )
+
+
+def tree(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (path below `folder` with slashes, file) for all files, without hidden ones and bytecode, in order."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        for name in sorted(names):
+            if not name.startswith(".") and not name.endswith(".pyc"):
+                path = Path(parent) / name
+                yield path.relative_to(folder).as_posix(), path
+
+
+class Site:
+    """The tree that a browser sees, always as the sources are now: an edit shows on the next request.
+
+    The engine's wheel and site.json are written to a folder of this object's own, so that everything is a file.
+    """
+
+    def __init__(self, runtime: Path, *, package: Path = PACKAGE) -> None:
+        """Take the runtime from the folder `runtime`; `package` is where the `app` package lies."""
+        self._runtime = runtime
+        self._package = package
+        self._static = assets("static", package=package)
+        self._wgsl = assets("wgsl", package=package)
+        self._lock = threading.Lock()
+        self._built: tuple[object, Path] | None = None
+        self._made = tempfile.TemporaryDirectory(prefix="tabgpt-site-", ignore_cleanup_errors=True)
+
+    def close(self) -> None:
+        """Remove the files that this object wrote."""
+        self._made.cleanup()
+
+    def files(self) -> dict[str, Path]:
+        """Return the whole tree: URL path without a leading slash -> file."""
+        found = dict(tree(self._static))
+        found |= {f"wgsl/{path}": file for path, file in tree(self._wgsl)}
+        found |= {f"pyodide/{file.name}": self._runtime / file.name for file in FILES}
+        found[f"pyodide/{LOCK_NAME}"] = LOCK_FILE
+        wheel = self._wheel()
+        found[f"wheels/{wheel.name}"] = wheel
+        found["site.json"] = self._made_file(
+            "site.json",
+            json.dumps(
+                {"version": app.__version__, "wheel": f"wheels/{wheel.name}", "pyodide": "pyodide/"}, indent=2
+            ).encode(),
+        )
+        return found
+
+    def engine_sources(self) -> dict[str, Path]:
+        """Return what goes into the engine's wheel: path in the wheel -> file."""
+        found = {"app/__init__.py": self._package / "__init__.py"}
+        found |= {f"app/engine/{path}": file for path, file in tree(self._package / "engine")}
+        found |= {f"app/wgsl/{path}": file for path, file in tree(self._wgsl)}
+        return found
+
+    def _wheel(self) -> Path:
+        with self._lock:
+            sources = self.engine_sources()
+            stats = {path: file.stat() for path, file in sources.items()}
+            state = {path: (stat.st_mtime_ns, stat.st_size) for path, stat in stats.items()}
+            if self._built is None or self._built[0] != state:
+                content = build_wheel(app.__version__, {path: file.read_bytes() for path, file in sources.items()})
+                self._built = state, self._write(wheel_name(app.__version__), content)
+            return self._built[1]
+
+    def _made_file(self, name: str, content: bytes) -> Path:
+        path = Path(self._made.name) / name
+        with self._lock:
+            if not path.exists() or path.read_bytes() != content:
+                self._write(name, content)
+        return path
+
+    def _write(self, name: str, content: bytes) -> Path:
+        # Replaced by a rename: a response that is under way keeps reading the old file.
+        path = Path(self._made.name) / name
+        part = path.with_name(f"{name}.{hashlib.sha256(content).hexdigest()[:12]}.part")
+        part.write_bytes(content)
+        part.replace(path)
+        return path
