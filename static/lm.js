@@ -1,0 +1,295 @@
+// @ts-check
+/**
+ * `window.lm`: the page's own API, and the only thing in the page that knows the worker.
+ *
+ * The page posts {id, method, args}; the worker answers {id, result} or {id, error}, and reports {event, data} in
+ * between. The UI thread never waits for Python.
+ */
+
+/**
+ * @typedef {{name: string, message: string}} Failure
+ * @typedef {{vendor: string, architecture: string, features: string[], limits: Record<string, number>}} Gpu
+ * @typedef {{pyodide: string, python: string, backend: "webgpu"|"numpy", gpu: Gpu|null, reason: string|null}} Ready
+ *
+ * @typedef {object} LoadOptions
+ * @property {string} [model] "story", "owner/name[@revision]", or the URL of a folder with the model's files
+ * @property {"auto"|"f32"|"f16"} [precision]
+ * @property {string} [hub] base URL of the hub
+ * @property {"auto"|"webgpu"|"numpy"} [backend]
+ * @property {"adapter"|"default"} [limits] which WebGPU limits to work within
+ *
+ * @typedef {object} Loaded
+ * @property {string} model
+ * @property {string|null} revision
+ * @property {string} family
+ * @property {number} parameters
+ * @property {"f32"|"f16"} precision
+ * @property {"webgpu"|"numpy"} backend
+ * @property {number} context
+ * @property {number} vocab
+ * @property {number} downloaded bytes
+ * @property {number} cached bytes
+ * @property {number} seconds
+ * @property {Record<string, number>} memory bytes by purpose
+ *
+ * @typedef {object} GenerateOptions
+ * @property {string} [prompt]
+ * @property {number[]} [ids]
+ * @property {number} [max_new_tokens]
+ * @property {number} [temperature]
+ * @property {number} [top_k]
+ * @property {number} [top_p]
+ * @property {number} [min_p]
+ * @property {number} [repetition_penalty]
+ * @property {number} [seed]
+ * @property {string|string[]} [stop]
+ * @property {boolean|number} [logprobs]
+ * @property {"python"} [sampler]
+ *
+ * @typedef {{id: number, text: string, logprob: number}} Candidate
+ * @typedef {{text: string, id: number|null, logprob: number|null, top: Candidate[]}} Token
+ *
+ * @typedef {object} Timings
+ * @property {number} prompt_tokens
+ * @property {number} new_tokens
+ * @property {number|null} prefill_ms
+ * @property {number|null} first_token_ms
+ * @property {number} decode_ms
+ * @property {number|null} tokens_per_second
+ *
+ * @typedef {object} Completion
+ * @property {string} text
+ * @property {number[]} ids
+ * @property {number[]} prompt_ids
+ * @property {"length"|"eos"|"stop"|"cancelled"|"context"} finish
+ * @property {boolean} truncated
+ * @property {number} seed
+ * @property {number[]|null} logprobs
+ * @property {Candidate[][]|null} top
+ * @property {Timings} timings
+ *
+ * @typedef {object} Status
+ * @property {"booting"|"idle"|"loading"|"ready"|"generating"|"failed"} state
+ * @property {string} text
+ *
+ * @typedef {object} Progress
+ * @property {string} model
+ * @property {number} loaded bytes so far
+ * @property {number} total bytes in all
+ *
+ * @typedef {{status: Status, progress: Progress, token: Token & {call: number}, error: Failure}} Events
+ */
+
+/**
+ * @param {Failure} failure
+ * @returns {Error}
+ */
+function toError({ name, message }) {
+  const error = new Error(message);
+  error.name = name;
+  return error;
+}
+
+class LanguageModel {
+  /** @type {Worker} */
+  #worker;
+  #lastId = 0;
+  /** @type {Map<number, {resolve: (value: any) => void, reject: (error: Error) => void, method: string}>} */
+  #pending = new Map();
+  /** @type {Map<string, Set<(data: any) => void>>} */
+  #listeners = new Map();
+  /** @type {Error|null} */
+  #dead = null;
+
+  /** @param {URL} url of the worker's script */
+  constructor(url) {
+    this.#worker = new Worker(url, { type: "module", name: "tabgpt engine" });
+    this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
+    this.#worker.addEventListener("error", (event) => {
+      const detail = event.message ? `: ${event.message}` : "; its script could not be loaded";
+      this.#die({ name: "WorkerError", message: `The engine's worker failed${detail}. Reload the page.` });
+    });
+    this.#worker.addEventListener("messageerror", () => {
+      this.#die({ name: "WorkerError", message: "The engine sent a message that cannot be read. Reload the page." });
+    });
+    /**
+     * Settles once Python runs: what there is to compute with, or why not.
+     * @type {Promise<Ready>}
+     */
+    this.ready = this.#call("info");
+    // Whoever awaits `ready` sees the failure; the page also gets it as an "error" event.
+    this.ready.catch(() => {});
+  }
+
+  /**
+   * Load a model, freeing the one before. `stop()` cancels it.
+   * @param {LoadOptions} [options]
+   * @returns {Promise<Loaded>}
+   */
+  load(options = {}) {
+    return this.#call("load", options);
+  }
+
+  /** Free the model, after stopping whatever runs. @returns {Promise<void>} */
+  unload() {
+    return this.#call("unload");
+  }
+
+  /**
+   * Continue a prompt.
+   * @param {GenerateOptions} [options]
+   * @returns {Promise<Completion>}
+   */
+  complete(options = {}) {
+    return this.#call("complete", options);
+  }
+
+  /**
+   * Continue a prompt, token by token. The last item is what `complete()` gives; it has `finish` and no `id`.
+   * Leaving the loop early stops the generation.
+   * @param {GenerateOptions} [options]
+   * @returns {AsyncGenerator<Token|Completion, Completion, void>}
+   */
+  stream(options = {}) {
+    /** @type {Token[]} */
+    let queue = [];
+    let wake = () => {};
+    let settled = false;
+    const call = this.#lastId + 1;
+    const off = this.on("token", ({ call: of, ...token }) => {
+      if (of !== call) return;
+      queue.push(token);
+      wake();
+    });
+    const done = this.#call("complete", options).finally(() => {
+      settled = true;
+      off();
+      wake();
+    });
+    done.catch(() => {}); // reported by the iterator below
+    const stop = () => this.stop();
+    return (async function* () {
+      try {
+        while (true) {
+          const tokens = queue;
+          queue = [];
+          yield* tokens;
+          if (queue.length) continue;
+          if (settled) break;
+          await new Promise((resolve) => {
+            wake = () => resolve(undefined);
+          });
+        }
+        const completion = await done;
+        yield completion;
+        return completion;
+      } finally {
+        if (!settled) await stop();
+      }
+    })();
+  }
+
+  /** Stop generating or loading, within a token. @returns {Promise<void>} */
+  stop() {
+    return this.#call("stop");
+  }
+
+  /**
+   * @param {string} text special tokens in it are plain text
+   * @returns {Promise<number[]>}
+   */
+  encode(text) {
+    return this.#call("encode", text);
+  }
+
+  /**
+   * @param {number[]} ids
+   * @returns {Promise<string>}
+   */
+  decode(ids) {
+    return this.#call("decode", ids);
+  }
+
+  /**
+   * @param {string} text
+   * @returns {Promise<{id: number, text: string}[]>}
+   */
+  tokens(text) {
+    return this.#call("tokens", text);
+  }
+
+  /**
+   * The logits after the last of `ids`.
+   * @param {{ids: number[]}} options
+   * @returns {Promise<Float32Array>}
+   */
+  logits(options) {
+    return this.#call("logits", options);
+  }
+
+  /**
+   * @template {keyof Events} E
+   * @param {E} event "status", "progress", "token" or "error"
+   * @param {(data: Events[E]) => void} listener
+   * @returns {() => void} call it to unsubscribe
+   */
+  on(event, listener) {
+    const listeners = this.#listeners.get(event) ?? new Set();
+    this.#listeners.set(event, listeners.add(listener));
+    return () => listeners.delete(listener);
+  }
+
+  /**
+   * @param {string} method
+   * @param {unknown[]} args
+   * @returns {Promise<any>}
+   */
+  #call(method, ...args) {
+    const id = ++this.#lastId;
+    return new Promise((resolve, reject) => {
+      if (this.#dead) return reject(this.#dead);
+      this.#worker.postMessage({ id, method, args });
+      this.#pending.set(id, { resolve, reject, method });
+    });
+  }
+
+  /** @param {any} message */
+  #receive(message) {
+    if (message.event) return this.#emit(message.event, message.data);
+    if (message.fatal) return this.#die(message.fatal);
+    const pending = this.#pending.get(message.id);
+    if (!pending) return;
+    this.#pending.delete(message.id);
+    if (!message.error) return pending.resolve(message.result);
+    pending.reject(toError(message.error));
+    this.#emit("error", { ...message.error, method: pending.method });
+  }
+
+  /** @param {Failure} failure */
+  #die(failure) {
+    if (this.#dead) return;
+    this.#dead = toError(failure);
+    this.#worker.terminate();
+    for (const { reject } of this.#pending.values()) reject(this.#dead);
+    this.#pending.clear();
+    this.#emit("status", { state: "failed", text: "The engine stopped" });
+    this.#emit("error", failure);
+  }
+
+  /**
+   * @param {string} event
+   * @param {unknown} data
+   */
+  #emit(event, data) {
+    for (const listener of this.#listeners.get(event) ?? []) {
+      try {
+        listener(data);
+      } catch (error) {
+        reportError(error); // one listener's fault is not the next one's
+      }
+    }
+  }
+}
+
+export const lm = new LanguageModel(new URL("./worker.js", import.meta.url));
+Object.assign(globalThis, { lm });

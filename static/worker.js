@@ -1,0 +1,79 @@
+// @ts-check
+/**
+ * Starts Python in a worker and hands it the page's messages. No model logic lives here: see app/engine/worker.py.
+ *
+ * Every address is relative to this file, so the page works under any path of any host.
+ */
+
+/**
+ * @typedef {{version: string, wheel: string, pyodide: string}} Site
+ * @typedef {{(id: number, method: string, args: unknown[]): void}} Dispatch
+ */
+
+/** @param {unknown} message @param {Transferable[]} [transfer] */
+const post = (message, transfer = []) => postMessage(message, { transfer });
+
+/** @param {string} text */
+const booting = (text) => post({ event: "status", data: { state: "booting", text } });
+
+/** Do one step of the start, and say which one it was if it fails.
+ * @template T
+ * @param {string} text @param {() => Promise<T>} work
+ */
+async function step(text, work) {
+  booting(text);
+  try {
+    return await work();
+  } catch (error) {
+    console.error(error);
+    const reason = error instanceof Error ? error.message : String(error);
+    const failure = new Error(`${text} failed: ${reason.trim().split("\n").at(-1)}. ${ADVICE}`);
+    failure.name = "BootError";
+    throw failure;
+  }
+}
+const ADVICE = "Check the connection to the server of this page, then reload it.";
+
+/** @returns {Promise<Dispatch>} */
+async function boot() {
+  const site = await step("Reading the site's description", async () => {
+    const response = await fetch(new URL("./site.json", import.meta.url));
+    if (!response.ok) throw new Error(`site.json gave HTTP ${response.status}`);
+    return /** @type {Site} */ (await response.json());
+  });
+  const indexURL = new URL(site.pyodide, import.meta.url).href;
+  const wheel = new URL(site.wheel, import.meta.url).href;
+
+  const pyodide = await step("Loading Python", async () => {
+    const { loadPyodide } = await import(new URL("pyodide.mjs", indexURL).href);
+    // Packages named here download while the interpreter compiles.
+    return loadPyodide({ indexURL, packages: ["numpy", "tiktoken", "micropip"], stdout: console.debug });
+  });
+  await step("Installing the engine", async () => {
+    const micropip = pyodide.pyimport("micropip");
+    await micropip.install(wheel);
+    micropip.destroy();
+  });
+  return step("Starting the engine", async () => {
+    const engine = pyodide.pyimport("app.engine.worker");
+    const dispatch = await engine.start(post, new URL("./", import.meta.url).href);
+    engine.destroy();
+    return dispatch;
+  });
+}
+
+const started = boot();
+started.catch(({ name, message }) => post({ fatal: { name, message } }));
+
+// Calls made while Python starts wait for it, in order.
+addEventListener("message", async ({ data: { id, method, args } }) => {
+  const dispatch = await started;
+  try {
+    dispatch(id, method, args);
+  } catch (error) {
+    // Python answers its own exceptions; what arrives here is the interpreter giving up.
+    console.error(error);
+    const message = `The engine stopped (${error}). It may have run out of memory. Reload the page.`;
+    post({ fatal: { name: "EngineCrash", message } });
+  }
+});
