@@ -1,0 +1,323 @@
+// @ts-check
+/** The page: one client of `lm` among others. Nothing here knows how a model works. */
+
+import { lm } from "./lm.js";
+import { duration, integer, parameters, plural, rate, size } from "./format.js";
+import { known, nameOf } from "./models.js";
+import { Notices } from "./notices.js";
+import { Settings } from "./settings.js";
+import { Sheet } from "./sheet.js";
+
+/** @param {string} id */
+const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+/** @param {string} id */
+const button = (id) => /** @type {HTMLButtonElement} */ (document.getElementById(id));
+
+const PROMPT_KEY = "tabgpt.prompt";
+/** What a model is called when nothing is written yet. */
+const OPENING = "Once upon a time";
+
+const status = element("status");
+const figures = element("figures");
+const progress = /** @type {HTMLProgressElement} */ (element("progress"));
+const notices = new Notices();
+const settings = new Settings(() => update());
+const sheet = new Sheet(() => update());
+
+/** @type {import("./lm.js").Loaded|null} */
+let loaded = null;
+/** The options that `loaded` was loaded with. */
+let loadedWith = "";
+/** A load that is under way, and what it was asked for. @type {Promise<void>|null} */
+let loading = null;
+let generating = false;
+/** Stop was pressed before the model was there. */
+let given_up = false;
+let failed = false;
+
+/** @param {string} text @param {string} state */
+function say(text, state) {
+  status.dataset.state = state;
+  if (status.textContent !== text) status.textContent = text;
+}
+
+/** Bring every control in line with the state above. */
+function update() {
+  const busy = loading !== null || generating;
+  const current = loaded !== null && loadedWith === JSON.stringify(settings.loadOptions());
+  document.body.dataset.engine = generating && !loading ? "generating" : loading ? "loading" : loaded ? "ready" : "none";
+
+  button("generate").disabled = generating || failed;
+  button("stop").disabled = !busy || failed;
+  element("cancel").hidden = loading === null || failed;
+  const continuation = sheet.continuation;
+  element("continue").hidden = continuation === "" || generating;
+  button("copy").disabled = sheet.prompt + continuation === "";
+
+  const load = button("load");
+  load.disabled = busy || current || failed || settings.model === "";
+  const model = known(settings.model);
+  const wanted = model?.id === "story" || !model ? "Load" : `Load ${size(model.download)}`;
+  load.textContent = loading ? "Loading" : current ? "Loaded" : wanted;
+  element("model-facts").textContent = facts(current ? loaded : null);
+  element("tab-name").textContent = loaded ? nameOf(loaded.model) : loading ? nameOf(settings.model) : "No model yet";
+}
+
+/** @param {import("./lm.js").Loaded|null} model the one that is chosen, if it is loaded */
+function facts(model) {
+  if (model) {
+    const memory = Object.values(model.memory).reduce((sum, bytes) => sum + bytes, 0);
+    const where = model.backend === "webgpu" ? "on the GPU" : "in memory";
+    return `${parameters(model.parameters)} parameters in ${model.precision}, context ${integer(model.context)}, ${size(memory)} ${where}`;
+  }
+  const { parameters: count, download } = known(settings.model) ?? {};
+  if (!count || !download) return "";
+  return `${parameters(count)} parameters, ${size(download)}`;
+}
+
+/** Load what is chosen. Rejects with the engine's error. */
+function load() {
+  const options = settings.loadOptions();
+  if (!options.model) {
+    settings.focusModel();
+    return Promise.reject(Object.assign(new Error("Name a repository, or give an address."), { name: "OptionError" }));
+  }
+  notices.clear();
+  loaded = null;
+  showProgress(null);
+  loading = lm
+    .load(options)
+    .then((model) => {
+      loaded = model;
+      loadedWith = JSON.stringify(options);
+      showDevice();
+    })
+    .finally(() => {
+      loading = null;
+      progress.hidden = true;
+      update();
+    });
+  update();
+  return loading;
+}
+
+async function loadChosen() {
+  try {
+    await load();
+  } catch (error) {
+    report(error, loadChosen);
+  }
+}
+
+async function generate() {
+  if (generating || failed) return;
+  generating = true;
+  given_up = false;
+  notices.clear();
+  figures.replaceChildren();
+  try {
+    sheet.begin();
+    if (loading) await loading;
+    else if (!loaded || loadedWith !== JSON.stringify(settings.loadOptions())) await load();
+    if (given_up) return;
+    update();
+    meter.start();
+    const result = await lm.complete(settings.generateOptions(sheet.prompt));
+    meter.stop(result);
+    say(outcome(result), "ready");
+  } catch (error) {
+    report(error, generate);
+  } finally {
+    generating = false;
+    sheet.end();
+    update();
+  }
+}
+
+function stop() {
+  if (!loading && !generating) return;
+  given_up = true;
+  lm.stop().catch(() => {}); // an engine that cannot stop has already said why
+}
+
+/** Say what went wrong, unless it is what the user wanted. @param {unknown} error @param {() => void} retry */
+function report(error, retry) {
+  if (failed) return;
+  if (error instanceof Error && error.name === "CancelledError") return say("Loading was cancelled", "idle");
+  say("That did not work", "failed");
+  notices.problem(error, retry);
+}
+
+/** @param {import("./lm.js").Completion} result */
+function outcome({ finish, truncated, prompt_ids, ids }) {
+  /** @type {Record<string, string>} */
+  const ends = {
+    length: `Wrote ${plural(ids.length, "token")}`,
+    eos: `The model ended its text after ${plural(ids.length, "token")}`,
+    stop: `Stopped at your stop text after ${plural(ids.length, "token")}`,
+    cancelled: `Stopped after ${plural(ids.length, "token")}`,
+    context: `The model's context of ${integer(loaded?.context ?? 0)} tokens is full`,
+  };
+  const cut = truncated ? ` The text was too long: the model read its last ${integer(prompt_ids.length)} tokens.` : "";
+  return `${ends[finish]}.${cut}`;
+}
+
+/** @param {import("./lm.js").Progress|null} data */
+function showProgress(data) {
+  progress.hidden = false;
+  if (!data?.total) return progress.removeAttribute("value");
+  progress.max = data.total;
+  progress.value = data.loaded;
+}
+
+/** Counts tokens as they come, and shows figures four times a second. */
+const meter = {
+  tokens: 0,
+  first: 0,
+  shown: 0,
+  start() {
+    this.tokens = this.first = this.shown = 0;
+  },
+  count() {
+    const now = performance.now();
+    this.tokens += 1;
+    this.first ||= now;
+    if (now - this.shown < 250 || this.tokens < 2) return;
+    this.shown = now;
+    show([plural(this.tokens, "token"), rate((1000 * (this.tokens - 1)) / (now - this.first))]);
+  },
+  /** @param {import("./lm.js").Completion} result */
+  stop({ timings, seed }) {
+    const { tokens_per_second: speed, first_token_ms: first } = timings;
+    const keep = document.createElement("button");
+    keep.type = "button";
+    keep.className = "quiet";
+    keep.textContent = `Seed ${seed}`;
+    keep.title = "Keep this seed, to write the same again";
+    keep.addEventListener("click", () => {
+      settings.seed = seed;
+    });
+    show([
+      ...(speed === null ? [] : [rate(speed)]),
+      ...(first === null ? [] : [`first token in ${duration(first)}`]),
+      keep,
+    ]);
+  },
+};
+
+/** @param {(string|HTMLElement)[]} items */
+function show(items) {
+  figures.replaceChildren(
+    ...items.map((item) => {
+      if (typeof item !== "string") return item;
+      const span = document.createElement("span");
+      span.textContent = item;
+      return span;
+    }),
+  );
+}
+
+/** @type {import("./lm.js").Gpu|null} */
+let gpu = null;
+
+function showDevice() {
+  const device = element("device");
+  const backend = loaded?.backend ?? (gpu ? "webgpu" : "numpy");
+  const name = [gpu?.vendor, gpu?.architecture].filter(Boolean).join(" ");
+  device.dataset.backend = backend;
+  device.textContent = backend === "webgpu" ? ["WebGPU", name].filter(Boolean).join(", ") : "NumPy on the CPU";
+}
+
+async function copy() {
+  const text = sheet.prompt + sheet.continuation;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // No clipboard on an insecure page, or not allowed: the old way.
+    const area = document.createElement("textarea");
+    area.value = text;
+    area.className = "visually-hidden";
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  element("copy-label").textContent = "Copied";
+  setTimeout(() => {
+    element("copy-label").textContent = "Copy";
+  }, 2000);
+}
+
+lm.on("status", ({ state, text }) => say(text, state));
+lm.on("progress", (data) => {
+  showProgress(data);
+  say(`Downloading ${nameOf(data.model)}: ${size(data.loaded)} of ${size(data.total)}`, "loading");
+});
+lm.on("token", ({ id, text }) => {
+  if (!generating) return; // someone else's generation, through window.lm
+  sheet.append(text);
+  if (id !== null) meter.count();
+});
+
+button("generate").addEventListener("click", generate);
+button("stop").addEventListener("click", stop);
+button("cancel").addEventListener("click", stop);
+button("copy").addEventListener("click", copy);
+button("continue").addEventListener("click", () => {
+  sheet.keep();
+  sheet.focus();
+  generate();
+});
+element("model-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (!button("load").disabled) loadChosen();
+});
+element("sampling-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  generate();
+});
+addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.isComposing) {
+    event.preventDefault();
+    generate();
+  } else if (event.key === "Escape" && !event.isComposing) {
+    stop();
+  }
+});
+addEventListener("pagehide", () => {
+  try {
+    localStorage.setItem(PROMPT_KEY, sheet.prompt);
+  } catch {
+    // storage is blocked: the text is not remembered
+  }
+});
+
+function firstPrompt() {
+  const asked = new URLSearchParams(location.search).get("prompt");
+  if (asked !== null) return asked;
+  try {
+    return localStorage.getItem(PROMPT_KEY) ?? OPENING;
+  } catch {
+    return OPENING;
+  }
+}
+
+async function start() {
+  if (/Mac|iPhone|iPad/.test(navigator.userAgent)) element("generate-key").textContent = "⌘ ↵";
+  sheet.prompt = firstPrompt();
+  sheet.focus();
+  loadChosen();
+  try {
+    const info = await lm.ready;
+    gpu = info.gpu;
+    showDevice();
+    if (info.reason && settings.loadOptions().backend !== "numpy") notices.noWebGPU(info.reason);
+  } catch (error) {
+    failed = true;
+    update();
+    say("The engine stopped", "failed");
+    notices.problem(error, () => location.reload());
+  }
+}
+
+start();

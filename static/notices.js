@@ -1,0 +1,71 @@
+// @ts-check
+/** What lies on the paper above the text: why there is no GPU, and what went wrong. */
+
+/** @param {string} id */
+const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/** @type {Record<string, string>} */
+const TITLES = {
+  BootError: "Python did not start",
+  BusyError: "One thing at a time",
+  DeviceLostError: "The GPU was lost",
+  EngineCrash: "The engine stopped",
+  GatedError: "The model is private or gated",
+  GpuError: "The GPU failed",
+  GpuUnavailableError: "WebGPU cannot be used here",
+  ModelFileError: "The model's files are damaged",
+  NetworkError: "No connection",
+  NonFiniteLogitsError: "The model gave no usable numbers",
+  NotFoundError: "There is no such model",
+  OptionError: "A setting is out of range",
+  RangeError: "The server cannot send parts of files",
+  RateLimitedError: "The hub asks for a pause",
+  SafetensorsError: "The model's files are damaged",
+  ServerError: "The server has a problem",
+  TokenizerError: "The tokenizer cannot be used",
+  TruncatedError: "The download broke off",
+  UnsupportedModelError: "This model cannot run here",
+  WorkerError: "The engine stopped",
+  WrongContentError: "The server sent something else",
+};
+
+/** Where WebGPU is missing, which part of it, and what to do about that. */
+function missingPart() {
+  if (!isSecureContext) return "WebGPU needs a secure page";
+  return "gpu" in navigator ? "No GPU was found" : "This browser has no WebGPU";
+}
+
+export class Notices {
+  #retry = () => {};
+
+  constructor() {
+    element("no-webgpu-close").addEventListener("click", () => {
+      element("no-webgpu").hidden = true;
+    });
+    element("problem-close").addEventListener("click", () => this.clear());
+    element("problem-retry").addEventListener("click", () => {
+      this.clear();
+      this.#retry();
+    });
+  }
+
+  /** @param {string} reason what the engine found */
+  noWebGPU(reason) {
+    element("no-webgpu-title").textContent = `${missingPart()}: the model runs on the CPU, slowly`;
+    element("no-webgpu-text").textContent = reason;
+    element("no-webgpu").hidden = false;
+  }
+
+  /** @param {unknown} error @param {() => void} retry */
+  problem(error, retry) {
+    const { name, message } = error instanceof Error ? error : { name: "", message: String(error) };
+    element("problem-title").textContent = TITLES[name] ?? "That did not work";
+    element("problem-text").textContent = message;
+    element("problem").hidden = false;
+    this.#retry = retry;
+  }
+
+  clear() {
+    element("problem").hidden = true;
+  }
+}
