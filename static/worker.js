@@ -5,6 +5,8 @@
  * Every address is relative to this file, so the page works under any path of any host.
  */
 
+import * as gpu from "./gpu.js";
+
 /**
  * @typedef {{version: string, wheel: string, pyodide: string}} Site
  * @typedef {{(id: number, method: string, args: unknown[]): void}} Dispatch
@@ -50,6 +52,7 @@ async function boot() {
     return loadPyodide({ indexURL, packages: ["numpy", "tiktoken", "micropip"], stdout: console.debug });
   });
   await step("Installing the engine", async () => {
+    pyodide.registerJsModule("tabgpt_gpu", gpu);
     const micropip = pyodide.pyimport("micropip");
     await micropip.install(wheel);
     micropip.destroy();

@@ -1,0 +1,184 @@
+"""A loader's sink on the GPU: raw pieces are uploaded as they land and converted by a kernel, never held in Python."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import js
+import numpy as np
+import tabgpt_gpu
+from pyodide.ffi import to_js
+
+from app.engine.errors import UnsupportedModelError
+from app.engine.gpu.buffers import COPY_DST, STORAGE, UNIFORM, Buffer
+from app.engine.gpu.device import Device
+from app.engine.gpu.kernels import Kernel, kernel
+from app.engine.gpu.layout import BITS, VECTOR_ALIGN, MatrixLayout, Part, matrix_layout, vector_offsets
+from app.engine.ops.eager import to_float32
+from app.engine.ops.record import padded
+from app.engine.weights.spec import Blob, WeightSpec
+
+_SOURCE_NUMBERS = {"F32": 0, "F16": 1, "BF16": 2}
+_THREADS = 128
+_IN_FLIGHT = 4
+
+
+@dataclass
+class GpuWeights:
+    """A model's weights on the GPU: matrices in parts, vectors side by side in one buffer."""
+
+    layouts: dict[str, MatrixLayout] = field(default_factory=dict)
+    parts: dict[str, list[Buffer]] = field(default_factory=dict)
+    vectors: Buffer | None = None
+    offsets: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def buffers(self) -> Iterator[Buffer]:
+        """Every buffer."""
+        for parts in self.parts.values():
+            yield from parts
+        if self.vectors is not None:
+            yield self.vectors
+
+
+class GpuSink:
+    """Implements `Sink`. Call `finish` once all tensors are in, or `abort`."""
+
+    def __init__(self, device: Device, specs: list[WeightSpec], *, precision: str, max_piece: int) -> None:
+        self.device = device
+        self.weights = GpuWeights()
+        self._specs = {spec.name: spec for spec in specs}
+        self._max_piece = max_piece
+        self._uploads: list[tuple[Buffer, Buffer]] = []
+        self._next = 0
+        self._pending: list[Any] = []
+        device.push_memory_scope()
+        create = device.buffers.create
+        vectors = {spec.name: spec.shape for spec in specs if spec.kind == "vector"}
+        self.weights.offsets, total = vector_offsets(vectors)
+        self.weights.sizes = {name: 4 * padded(shape[0], VECTOR_ALIGN) for name, shape in vectors.items()}
+        self.weights.vectors = create(total, "weights")
+        for spec in specs:
+            if spec.kind == "vector":
+                continue
+            rows, columns = spec.shape[::-1] if spec.kind == "conv1d" else spec.shape
+            spec_precision = "f32" if spec.kind == "table" else precision
+            layout = matrix_layout(rows, columns, spec_precision, max_bytes=device.max_binding)
+            if spec.kind == "table" and len(layout.parts) > 1:
+                raise UnsupportedModelError(
+                    f"{spec.name} needs {layout.nbytes / 1e6:,.0f} MB, more than this GPU can bind."
+                )
+            self.weights.layouts[spec.name] = layout
+            self.weights.parts[spec.name] = [create(layout.part_bytes(part), "weights") for part in layout.parts]
+
+    async def prepare(self) -> None:
+        """Compile the conversion kernels and see whether the memory was there. Raises GpuError if not."""
+        await self.device.pop_memory_scope("making room for the weights")
+        precisions = {layout.precision for layout in self.weights.layouts.values()}
+        kinds = {spec.kind == "conv1d" for spec in self._specs.values() if spec.kind != "vector"}
+        await self.device.compile(
+            _convert_kernel(dtype, precision, transposed=transposed)
+            for dtype in _SOURCE_NUMBERS
+            for precision in precisions
+            for transposed in kinds
+        )
+        usage = STORAGE | COPY_DST
+        for _ in range(2):
+            create = self.device.buffers.create
+            self._uploads.append((create(self._max_piece, "upload", usage), create(32, "upload", UNIFORM | COPY_DST)))
+
+    async def write(self, spec: WeightSpec, dtype: str, row: int, rows: int, data: Blob) -> None:
+        """See `Sink.write`."""
+        if spec.kind == "vector":
+            assert self.weights.vectors is not None
+            values = to_float32(data.to_bytes(), dtype)
+            self.device.write(self.weights.vectors, values, self.weights.offsets[spec.name])
+            return
+        if data.nbytes > self._max_piece:
+            raise UnsupportedModelError(f"{spec.name}: one row takes {data.nbytes} bytes, more than an upload holds.")
+        upload, _ = self._uploads[self._next]
+        self._upload(upload, data)
+        layout = self.weights.layouts[spec.name]
+        for part, buffer in zip(layout.parts, self.weights.parts[spec.name], strict=True):
+            self._convert(spec, dtype, row, rows, layout, part, buffer)
+        self._next = (self._next + 1) % len(self._uploads)
+        # WebGPU queues as much as it is given; waiting for an older piece bounds what the browser holds for us.
+        self._pending.append(asyncio.ensure_future(self.device.idle()))
+        if len(self._pending) > _IN_FLIGHT:
+            await self._pending.pop(0)
+        self.device.check()
+
+    def _upload(self, buffer: Buffer, data: Blob) -> None:
+        queue = self.device.js.queue
+        whole = data.nbytes - data.nbytes % 4
+        array = getattr(data, "js", None)
+        if array is None:
+            array = to_js(data.to_bytes())
+        if whole:
+            queue.writeBuffer(buffer.js, 0, array, 0, whole)
+        if whole < data.nbytes:  # writeBuffer wants whole words
+            tail = js.Uint8Array.new(4)
+            tail.set(array.subarray(whole, data.nbytes))
+            queue.writeBuffer(buffer.js, whole, tail)
+
+    def _convert(
+        self, spec: WeightSpec, dtype: str, row: int, rows: int, layout: MatrixLayout, part: Part, buffer: Buffer
+    ) -> None:
+        upload, uniform = self._uploads[self._next]
+        transposed = spec.kind == "conv1d"
+        columns = spec.shape[1]
+        if transposed:
+            is_last = row + rows == spec.shape[0]
+            k_count = (layout.k if is_last else row + rows) - row
+            lines = part.rows
+        else:
+            k_count = layout.k
+            lines = min(row + rows, part.first + part.rows) - max(row, part.first)
+            if lines <= 0:
+                return
+        code = _convert_kernel(dtype, layout.precision, transposed=transposed)
+        piece = np.array([row, rows, columns, part.first, part.rows, layout.k, k_count, 0], np.uint32)
+        self.device.write(uniform, piece)
+        slices = {
+            "source": (upload, 0, upload.nbytes),
+            "destination": (buffer, 0, buffer.nbytes),
+            "piece": (uniform, 0, 32),
+        }
+        words = lines * k_count * BITS[layout.precision] // 32
+        groups = -(-words // _THREADS)
+        y = -(-groups // 65_535)
+        plan = tabgpt_gpu.newPlan()
+        group = self.device.bind_group(code, slices)
+        tabgpt_gpu.addDispatch(plan, self.device.pipeline(code), group, -(-groups // y), y, 0, 0)
+        tabgpt_gpu.submit(self.device.js, plan, 1, 0, 0)
+
+    async def finish(self) -> GpuWeights:
+        """Wait for the last conversion, free the upload buffers, and hand the weights over."""
+        await asyncio.gather(*self._pending)
+        self._free_uploads()
+        self.device.check()
+        return self.weights
+
+    def abort(self) -> None:
+        """Free everything."""
+        self._free_uploads()
+        for buffer in self.weights.buffers():
+            self.device.buffers.destroy(buffer)
+
+    def _free_uploads(self) -> None:
+        for pair in self._uploads:
+            for buffer in pair:
+                self.device.buffers.destroy(buffer)
+        self._uploads.clear()
+        self._pending.clear()
+
+
+def _convert_kernel(dtype: str, precision: str, *, transposed: bool) -> Kernel:
+    return kernel(
+        "convert",
+        WG=_THREADS,
+        SOURCE=_SOURCE_NUMBERS[dtype],
+        TRANSPOSED=transposed,
+        PER_WORD=32 // BITS[precision],
+    )

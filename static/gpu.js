@@ -1,0 +1,102 @@
+// The few functions that would cost one FFI call a dispatch, or a proxy a number, if Python made them itself.
+// The engine imports this module as `tabgpt_gpu`; whoever boots Pyodide registers it (see worker.js). No model logic here.
+
+/**
+ * A recorded list of dispatches. `perRow` and `perPosition` hold a tile where y depends on the step, else 0.
+ * @typedef {{pipelines: GPUComputePipeline[], groups: GPUBindGroup[], x: number[], y: number[],
+ *            perRow: number[], perPosition: number[]}} Plan
+ */
+
+/** @returns {Plan} */
+export function newPlan() {
+  return { pipelines: [], groups: [], x: [], y: [], perRow: [], perPosition: [] };
+}
+
+/**
+ * @param {Plan} plan @param {GPUComputePipeline} pipeline @param {GPUBindGroup} group
+ * @param {number} x @param {number} y @param {number} perRow @param {number} perPosition
+ */
+export function addDispatch(plan, pipeline, group, x, y, perRow, perPosition) {
+  plan.pipelines.push(pipeline);
+  plan.groups.push(group);
+  plan.x.push(x);
+  plan.y.push(y);
+  plan.perRow.push(perRow);
+  plan.perPosition.push(perPosition);
+}
+
+/**
+ * Record dispatches [0, count) of the plan into the pass, for a step of `rows` tokens that ends at position `length`.
+ * @param {GPUComputePassEncoder} pass @param {Plan} plan @param {number} count @param {number} rows @param {number} length
+ */
+function replay(pass, plan, count, rows, length) {
+  for (let i = 0; i < count; i++) {
+    pass.setPipeline(plan.pipelines[i]);
+    pass.setBindGroup(0, plan.groups[i]);
+    const y = plan.perRow[i] ? Math.ceil(rows / plan.perRow[i])
+      : plan.perPosition[i] ? Math.ceil(length / plan.perPosition[i]) : plan.y[i];
+    pass.dispatchWorkgroups(plan.x[i], y);
+  }
+}
+
+/**
+ * Run one step in one compute pass.
+ * @param {GPUDevice} device @param {Plan} plan @param {number} count @param {number} rows @param {number} length
+ */
+export function submit(device, plan, count, rows, length) {
+  const encoder = device.createCommandEncoder();
+  const pass = encoder.beginComputePass();
+  replay(pass, plan, count, rows, length);
+  pass.end();
+  device.queue.submit([encoder.finish()]);
+}
+
+/**
+ * @param {GPUDevice} device @param {GPUBindGroupLayout} layout @param {number[]} numbers @param {GPUBuffer[]} buffers
+ * @param {number[]} offsets @param {number[]} sizes
+ */
+export function bindGroup(device, layout, numbers, buffers, offsets, sizes) {
+  const entries = numbers.map((binding, i) => ({
+    binding, resource: { buffer: buffers[i], offset: offsets[i], size: sizes[i] },
+  }));
+  return device.createBindGroup({ layout, entries });
+}
+
+/**
+ * Compile a compute pipeline whose bindings are [number, type] pairs; compile errors come back as text with lines.
+ * @param {GPUDevice} device @param {string} label @param {string} code @param {[number, GPUBufferBindingType][]} bindings
+ */
+export async function compile(device, label, code, bindings) {
+  const module = device.createShaderModule({ label, code });
+  const info = await module.getCompilationInfo();
+  const errors = info.messages.filter((m) => m.type === "error").map((m) => `line ${m.lineNum}: ${m.message}`);
+  if (errors.length) return { error: errors.join("; ") };
+  const layout = device.createBindGroupLayout({
+    label,
+    entries: bindings.map(([binding, type]) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } })),
+  });
+  try {
+    const pipeline = await device.createComputePipelineAsync({
+      label,
+      layout: device.createPipelineLayout({ label, bindGroupLayouts: [layout] }),
+      compute: { module, entryPoint: "main" },
+    });
+    return { pipeline, layout };
+  } catch (error) {
+    return { error: String(error instanceof Error ? error.message : error) };
+  }
+}
+
+/**
+ * Copy bytes out of a GPU buffer through a staging buffer that the caller keeps for the purpose.
+ * @param {GPUDevice} device @param {GPUBuffer} source @param {number} offset @param {number} bytes @param {GPUBuffer} staging
+ */
+export async function read(device, source, offset, bytes, staging) {
+  const encoder = device.createCommandEncoder();
+  encoder.copyBufferToBuffer(source, offset, staging, 0, bytes);
+  device.queue.submit([encoder.finish()]);
+  await staging.mapAsync(GPUMapMode.READ, 0, bytes);
+  const copy = new Uint8Array(staging.getMappedRange(0, bytes)).slice();
+  staging.unmap();
+  return copy;
+}

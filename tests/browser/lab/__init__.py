@@ -1,0 +1,1 @@
+"""Python that tests run inside the page's own Pyodide, beside the engine, without the page."""

@@ -1,0 +1,89 @@
+// Causal attention of the n tokens of a step over the cache, with online softmax: no score matrix in memory.
+//
+// q [n, N_HEAD, D_PAD], kv [2, N_KV_HEAD, N_CTX, D_PAD], out [n, STRIDE], heads side by side, padding set to 0.
+// A workgroup takes one head and QUERIES tokens, and walks over the cache in tiles of KEYS positions, up to its last
+// token's own. 16 threads share a query. Grid: N_HEAD over x, ceil(n / QUERIES) over y.
+@group(0) @binding(0) var<storage, read> q: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+@group(0) @binding(4) var<storage, read> kv: array<vec4f>;
+
+const QUERIES: u32 = 16u;
+const KEYS: u32 = 32u;
+const SHARE: u32 = 16u; // threads to a query
+const D4: u32 = D_PAD / 4u;
+const MINE: u32 = (D4 + SHARE - 1u) / SHARE; // vectors of the output that one thread keeps
+var<workgroup> scores: array<f32, QUERIES * KEYS>;
+
+fn q4(token: u32, head: u32, i: u32) -> vec4f {
+  let v = q[(token * N_HEAD + head) * D4 + i];
+  if (D == D_PAD) {
+    return v;
+  }
+  // q's padding is whatever the buffer held before; the cache's is zero, but 0 · NaN is not.
+  return select(vec4f(0.0), v, vec4u(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u) < vec4u(D));
+}
+
+@compute @workgroup_size(SHARE, QUERIES)
+fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) thread: vec3u) {
+  let head = workgroup.x;
+  let kv_head = head / (N_HEAD / N_KV_HEAD);
+  let token = workgroup.y * QUERIES + thread.y;
+  let query = min(token, step.n - 1u);
+  let visible = step.position + query + 1u; // positions that this token may see
+  let end = step.position + min((workgroup.y + 1u) * QUERIES, step.n); // and the last one of the workgroup
+  let keys = kv_head * N_CTX * D4;
+  let values = (N_KV_HEAD + kv_head) * N_CTX * D4;
+  var highest = -3.0e38;
+  var total = 0.0;
+  var sums: array<vec4f, MINE>;
+  for (var start = 0u; start < end; start += KEYS) {
+    for (var j = thread.x; j < KEYS; j += SHARE) {
+      let position = start + j;
+      var score = -3.0e38;
+      if (position < visible) {
+        var products = vec4f(0.0);
+        for (var i = 0u; i < D4; i++) {
+          products += q4(query, head, i) * kv[keys + position * D4 + i];
+        }
+        score = SCALE * (products.x + products.y + products.z + products.w);
+      }
+      scores[thread.y * KEYS + j] = score;
+    }
+    workgroupBarrier();
+    var tile_highest = highest;
+    for (var j = 0u; j < KEYS; j++) {
+      tile_highest = max(tile_highest, scores[thread.y * KEYS + j]);
+    }
+    let keep = exp(highest - tile_highest); // what earlier tiles count for now
+    highest = tile_highest;
+    total *= keep;
+    for (var m = 0u; m < MINE; m++) {
+      sums[m] *= keep;
+    }
+    let here = min(KEYS, visible - min(start, visible));
+    for (var j = 0u; j < here; j++) {
+      let weight = exp(scores[thread.y * KEYS + j] - highest);
+      total += weight;
+      for (var m = 0u; m < MINE; m++) {
+        let i = min(thread.x + m * SHARE, D4 - 1u);
+        sums[m] += weight * kv[values + (start + j) * D4 + i];
+      }
+    }
+    workgroupBarrier();
+  }
+  if (token < step.n) {
+    for (var m = 0u; m < MINE; m++) {
+      for (var j = 0u; j < 4u; j++) {
+        let d = 4u * (thread.x + m * SHARE) + j;
+        if (d < D) {
+          out[token * STRIDE + head * D + d] = sums[m][j] / total;
+        }
+      }
+    }
+    if (head == 0u) {
+      for (var i = N_HEAD * D + thread.x; i < STRIDE; i += SHARE) {
+        out[token * STRIDE + i] = 0.0;
+      }
+    }
+  }
+}

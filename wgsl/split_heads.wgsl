@@ -1,0 +1,25 @@
+// qkv [n, STRIDE] -> q [n, N_HEAD, D_PAD], k and v [n, N_KV_HEAD, D_PAD]; heads are padded to a multiple of 4.
+// Grid: ceil((N_HEAD + 2·N_KV_HEAD)·D / WG) over x, n over y. (Fused plans do this in the linear layer's epilogue.)
+@group(0) @binding(0) var<storage, read> qkv: array<f32>;
+@group(0) @binding(1) var<storage, read_write> q: array<f32>;
+@group(0) @binding(2) var<storage, read_write> k: array<f32>;
+@group(0) @binding(3) var<storage, read_write> v: array<f32>;
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index) t: u32) {
+  let token = workgroup.y;
+  let i = workgroup.x * WG + t;
+  if (i >= (N_HEAD + 2u * N_KV_HEAD) * D) {
+    return;
+  }
+  let value = qkv[token * STRIDE + i];
+  let head = i / D;
+  let d = i % D;
+  if (head < N_HEAD) {
+    q[(token * N_HEAD + head) * D_PAD + d] = value;
+  } else if (head < N_HEAD + N_KV_HEAD) {
+    k[(token * N_KV_HEAD + head - N_HEAD) * D_PAD + d] = value;
+  } else {
+    v[(token * N_KV_HEAD + head - N_HEAD - N_KV_HEAD) * D_PAD + d] = value;
+  }
+}
