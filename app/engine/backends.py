@@ -1,0 +1,116 @@
+"""What a model can compute on: NumPy anywhere, WebGPU where the browser has it."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
+
+from app.engine.errors import GpuUnavailableError, UnsupportedModelError
+from app.engine.models.config import GPT2Config
+from app.engine.models.gpt2 import weight_specs
+from app.engine.ops.eager import EagerRunner, NumpySink
+from app.engine.runner import Runner
+from app.engine.weights.spec import Sink
+
+if TYPE_CHECKING:
+    from app.engine.gpu.device import Device
+
+IN_BROWSER: bool = sys.platform == "emscripten"
+
+Fill = Callable[[Sink], Awaitable[None]]
+"""Streams a checkpoint's tensors into a sink."""
+
+NUMPY_MAX_BYTES = 2_500_000_000
+"""Of weights: wasm memory ends at 4 GB, and they are in it once, beside the cache and Python."""
+SMALL = 30_000_000
+"""Parameters up to which f32 weights stay f32 on the GPU: there is little to gain from halving them."""
+
+
+class Backend(Protocol):
+    """Makes runners."""
+
+    name: str
+    prefill_chunk: int | None
+    """Tokens of a prompt to read between two looks at whether to stop; None: all at once."""
+
+    def precision(self, asked: str, dtypes: set[str], parameters: int, /) -> str:
+        """Return the precision that weights are kept in, for "auto", "f32" or "f16" and the checkpoint's dtypes."""
+
+    async def make(self, config: GPT2Config, precision: str, fill: Fill, compiling: Callable[[], None], /) -> Runner:
+        """Take the weights that `fill` streams, and return a runner. If it fails, nothing stays allocated."""
+
+
+class NumpyBackend:
+    """The operations in NumPy, in f32."""
+
+    name = "numpy"
+    # A chunk of the story model is half a second in wasm.
+    prefill_chunk: int | None = 16
+
+    def precision(self, asked: str, _dtypes: set[str], parameters: int) -> str:
+        """See `Backend.precision`: always f32, whatever the checkpoint has. Raises UnsupportedModelError."""
+        if asked == "f16":
+            raise UnsupportedModelError("precision f16 needs WebGPU; NumPy computes in f32. Choose precision auto.")
+        if IN_BROWSER and 4 * parameters > NUMPY_MAX_BYTES:
+            raise UnsupportedModelError(
+                f"This model needs {4 * parameters / 1e9:.1f} GB on the CPU, more than a page's Python can hold. "
+                "Choose a smaller one, or a browser with WebGPU."
+            )
+        return "f32"
+
+    async def make(self, config: GPT2Config, _precision: str, fill: Fill, _compiling: Callable[[], None]) -> Runner:
+        """See `Backend.make`."""
+        sink = NumpySink(config)
+        await fill(sink)
+        return EagerRunner(config, sink.params)
+
+
+class WebGpuBackend:
+    """Kernels on a GPU device."""
+
+    name = "webgpu"
+    prefill_chunk: int | None = None
+
+    def __init__(self, device: "Device", limits: str) -> None:
+        """Compute on `device`, which was opened with `limits`."""
+        self.device = device
+        self.limits = limits
+
+    def precision(self, asked: str, dtypes: set[str], parameters: int) -> str:
+        """See `Backend.precision`.
+
+        "auto" is f16, which halves the memory and the time a token takes, except for a small model whose checkpoint
+        is f32: there it costs accuracy and gains nothing that one would notice.
+        """
+        if asked != "auto":
+            return asked
+        return "f32" if parameters <= SMALL and "F32" in dtypes else "f16"
+
+    async def make(self, config: GPT2Config, precision: str, fill: Fill, compiling: Callable[[], None]) -> Runner:
+        """See `Backend.make`. Raises GpuError if the GPU has not the memory."""
+        from app.engine.gpu.runner import GpuRunner
+        from app.engine.gpu.weights import GpuSink
+        from app.engine.weights.plan import PIECE_BYTES
+
+        sink = GpuSink(self.device, weight_specs(config), precision=precision, max_piece=PIECE_BYTES)
+        try:
+            await sink.prepare()
+            await fill(sink)
+            weights = await sink.finish()
+        except BaseException:
+            sink.abort()
+            raise
+        compiling()
+        return await GpuRunner.create(self.device, config, weights)
+
+    def close(self) -> None:
+        """Give the device back to the browser."""
+        self.device.destroy()
+
+
+async def open_webgpu(limits: str) -> WebGpuBackend:
+    """Open the GPU within the `limits` of the adapter or of WebGPU's defaults. Raises GpuUnavailableError."""
+    if not IN_BROWSER:
+        raise GpuUnavailableError("WebGPU is only there in a browser; this Python runs outside of one.")
+    from app.engine.gpu.device import open_device
+
+    return WebGpuBackend(await open_device(limits=limits), limits)

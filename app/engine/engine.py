@@ -1,0 +1,365 @@
+"""The engine behind the page's API: holds one model and does one thing at a time. Knows nothing of the page."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backends import IN_BROWSER, Backend, NumpyBackend, WebGpuBackend, open_webgpu
+from app.engine.errors import (
+    BusyError,
+    CancelledError,
+    DeviceLostError,
+    GpuUnavailableError,
+    NotLoadedError,
+    OptionError,
+    UnsupportedModelError,
+)
+from app.engine.generate import Result, Started, TokenEvent, generate, prefill
+from app.engine.models.gpt2 import weight_specs
+from app.engine.options import LoadOptions, parse_ids, parse_load_options, parse_options
+from app.engine.runner import Runner
+from app.engine.tokenizer import Tokenizer
+from app.engine.weights.hub import open_source
+from app.engine.weights.loader import load_tokenizer, open_checkpoint, stream
+from app.engine.weights.spec import Sink
+from app.engine.weights.transport import Transport
+
+Emit = Callable[[str, dict[str, Any]], None]
+"""Takes an event's name ("status", "progress") and its data."""
+
+PROGRESS_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What is loaded."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    backend: Backend
+    eos_id: int | None
+    report: dict[str, Any]
+
+
+class Engine:
+    """One model, loaded, used and freed. Options come as mappings and results go as plain dicts and lists.
+
+    Every method that needs the model raises NotLoadedError without one, and those that use its cache BusyError while
+    another does. Events: "status" {state, text, model} (what `load` returned, or None) and "progress" {model, loaded,
+    total, tensor} (in bytes).
+    """
+
+    def __init__(
+        self,
+        *,
+        emit: Emit,
+        transport: Transport,
+        site: str | None,
+        open_gpu: Callable[[str], Awaitable[WebGpuBackend]] = open_webgpu,
+    ) -> None:
+        """Fetch over `transport`; `site` is the page's base URL, where the embedded model is."""
+        self._emit = emit
+        self._transport = transport
+        self._site = site
+        self._open_gpu = open_gpu
+        self._gpu: WebGpuBackend | None = None
+        self._gpu_reason: str | None = None
+        self._model: Model | None = None
+        self._doing: str | None = None
+        self._stopping = False
+        self._loading: tuple[LoadOptions, asyncio.Task[Model]] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def info(self) -> dict[str, Any]:
+        """Return {pyodide, python, numpy, backend, gpu, reason}: what there is to compute with.
+
+        `gpu` is None where there is none, and `reason` then says why.
+        """
+        if self._gpu is None:
+            await self._try_gpu("adapter")
+        gpu = None if self._gpu is None else self._gpu.device.info()
+        return {
+            "pyodide": _pyodide_version(),
+            "python": sys.version.split()[0],
+            "numpy": np.__version__,
+            "backend": "numpy" if gpu is None else "webgpu",
+            "gpu": gpu,
+            "reason": self._gpu_reason,
+        }
+
+    async def load(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Free what is loaded and load another model; if that fails, none is left.
+
+        Options: model, precision, hub, backend, limits (see `LoadOptions`). While another load runs, the same options
+        join it and other ones cancel it. Returns {model, revision, family, parameters, precision, backend, context,
+        vocab, downloaded, cached, seconds, memory}, sizes in bytes. Raises BusyError while generating, OptionError,
+        HubError, ModelFileError, UnsupportedModelError, GpuUnavailableError (backend "webgpu"), GpuError, and
+        CancelledError after `stop`.
+        """
+        options = parse_load_options(raw)
+        while self._loading is not None and self._loading[0] != options:
+            self.stop()
+            await asyncio.wait({self._loading[1]})
+        if self._loading is None:
+            task = asyncio.ensure_future(self._load_alone(options))
+            task.add_done_callback(self._end_load)
+            self._loading = options, task
+        task = self._loading[1]
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise CancelledError("Loading was cancelled; no model is loaded.")
+        return task.result().report
+
+    async def unload(self) -> None:
+        """Stop whatever runs, then free the model's memory."""
+        while self._doing:
+            self.stop()
+            await self._idle.wait()
+        self._free()
+        self._status("idle", "No model is loaded")
+
+    async def stream(self, raw: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield {text, id, logprob, top} for each token, then what `complete` returns."""
+        with self._alone("generating"):
+            model = self._need_model()
+            options = parse_options(raw)
+            events = generate(
+                model.runner,
+                model.tokenizer,
+                options,
+                eos_id=model.eos_id,
+                prefill_chunk=model.backend.prefill_chunk,
+                cancelled=lambda: self._stopping,
+            )
+            try:
+                reading = True
+                async with aclosing(events):
+                    async for event in events:
+                        if isinstance(event, Started):
+                            self._status("generating", f"Reading {_tokens(len(event.prompt_ids))} of text")
+                            continue
+                        if reading and isinstance(event, TokenEvent):
+                            reading = False
+                            self._status("generating", "Generating")
+                        yield self._plain(event, model.tokenizer)
+            except DeviceLostError:
+                self._lose_gpu()
+                raise
+            finally:
+                if self._model is not None:
+                    self._status("ready", "Ready")
+
+    async def complete(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Continue a prompt; options as in `parse_options`.
+
+        Returns {text, ids, prompt_ids, finish, truncated, seed, logprobs, top, timings} (see `generate.Result`); each
+        entry of `top` is a list of {id, text, logprob}.
+        """
+        last: dict[str, Any] = {}
+        async with aclosing(self.stream(raw)) as events:
+            async for event in events:
+                last = event
+        return last
+
+    def stop(self) -> None:
+        """End a generation at the next token, or cancel a load. Does nothing if neither runs."""
+        self._stopping = True
+        if self._loading is not None:
+            self._loading[1].cancel()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`; special tokens in it are plain text."""
+        return self._need_model().tokenizer.encode(_text(text))
+
+    def decode(self, ids: object) -> str:
+        """Return the text of `ids`."""
+        model = self._need_model()
+        return model.tokenizer.decode(list(parse_ids("ids", ids, model.runner.n_vocab)))
+
+    def tokens(self, text: str) -> list[dict[str, Any]]:
+        """Return `text` in pieces: {id, text} for each token."""
+        pieces = self._need_model().tokenizer.pieces(_text(text))
+        return [{"id": token, "text": piece} for token, piece in pieces]
+
+    async def logits(self, raw: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Return the logits [n_vocab] after the last of the option `ids` (at least one, at most the context)."""
+        with self._alone("computing logits"):
+            model = self._need_model()
+            if set(raw) != {"ids"}:
+                raise OptionError("logits takes one option, ids.")
+            ids = list(parse_ids("ids", raw["ids"], model.runner.n_vocab))
+            if not 1 <= len(ids) <= model.runner.n_ctx:
+                raise OptionError(f"ids must hold 1 to {model.runner.n_ctx} tokens, not {len(ids)}.")
+            try:
+                await prefill(model.runner, ids, model.backend.prefill_chunk)
+                return await model.runner.logits()
+            except DeviceLostError:
+                self._lose_gpu()
+                raise
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes in use by purpose; empty without a model."""
+        return {} if self._model is None else self._model.runner.memory()
+
+    async def _load_alone(self, options: LoadOptions) -> Model:
+        with self._alone("loading a model"):
+            self._free()
+            try:
+                self._model = await self._load(options)
+            except MemoryError as error:
+                raise UnsupportedModelError(
+                    "There is not enough memory for this model. Choose a smaller one, or a browser with WebGPU."
+                ) from error
+            finally:
+                if self._model is None:
+                    self._status("idle", "No model is loaded")
+        self._status("ready", "Ready")
+        return self._model
+
+    def _end_load(self, _: asyncio.Task[Model]) -> None:
+        self._loading = None
+
+    async def _load(self, options: LoadOptions) -> Model:
+        started = time.perf_counter()
+        backend = await self._backend(options)
+        source = open_source(options.model, hub=options.hub, transport=self._transport, site=self._site)
+        self._status("loading", "Reading the model's description")
+        checkpoint = await open_checkpoint(source)
+        config = checkpoint.config
+        specs = weight_specs(config)
+        parameters = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs)
+        dtypes = {checkpoint.tensors[spec.name].dtype for spec in specs}
+        precision = backend.precision(options.precision, dtypes, parameters)
+        tokenizer = await load_tokenizer(source, config)
+
+        self._status("loading", "Downloading the weights")
+        progress = _Progress(self._emit, source.model)
+
+        async def fill(sink: Sink) -> None:
+            await stream(checkpoint, specs, sink, source=source, on_progress=progress)
+
+        runner = await backend.make(config, precision, fill, lambda: self._status("compiling", "Compiling kernels"))
+        return Model(
+            runner=runner,
+            tokenizer=tokenizer,
+            backend=backend,
+            eos_id=tokenizer.eos_id if config.eos_id is None else config.eos_id,
+            report={
+                "model": source.model,
+                "revision": source.revision,
+                "family": "gpt2",
+                "parameters": parameters,
+                "precision": precision,
+                "backend": backend.name,
+                "context": runner.n_ctx,
+                "vocab": runner.n_vocab,
+                "downloaded": progress.loaded,
+                "cached": 0,
+                "seconds": time.perf_counter() - started,
+                "memory": runner.memory(),
+            },
+        )
+
+    async def _backend(self, options: LoadOptions) -> Backend:
+        if options.backend == "numpy":
+            return NumpyBackend()
+        if self._gpu is None or self._gpu.limits != options.limits or self._gpu.device.lost is not None:
+            await self._try_gpu(options.limits)
+        if self._gpu is not None:
+            return self._gpu
+        if options.backend == "webgpu":
+            raise GpuUnavailableError(self._gpu_reason)
+        return NumpyBackend()
+
+    async def _try_gpu(self, limits: str) -> None:
+        """Open a device, or remember why there is none."""
+        if self._gpu is not None:
+            self._gpu.close()
+        self._gpu, self._gpu_reason = None, None
+        try:
+            self._gpu = await self._open_gpu(limits)
+        except GpuUnavailableError as error:
+            self._gpu_reason = str(error)
+
+    def _lose_gpu(self) -> None:
+        """Forget a device that is lost, and the model on it; the next load opens another."""
+        self._model = self._gpu = None
+        self._status("idle", "The GPU was lost; load the model again")
+
+    def _free(self) -> None:
+        if self._model is not None:
+            self._model.runner.free()
+            self._model = None
+
+    @contextmanager
+    def _alone(self, doing: str) -> Iterator[None]:
+        if self._doing:
+            raise BusyError(f"The engine is {self._doing} and does one thing at a time. Wait for it, or stop it first.")
+        self._doing, self._stopping = doing, False
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._doing = None
+            self._idle.set()
+
+    def _need_model(self) -> Model:
+        if self._model is None:
+            raise NotLoadedError("No model is loaded. Load one first, for example the model 'story'.")
+        return self._model
+
+    def _status(self, state: str, text: str) -> None:
+        self._emit(
+            "status", {"state": state, "text": text, "model": None if self._model is None else self._model.report}
+        )
+
+    def _plain(self, event: TokenEvent | Result, tokenizer: Tokenizer) -> dict[str, Any]:
+        def named(top: list[tuple[int, float]]) -> list[dict[str, Any]]:
+            return [{"id": token, "text": tokenizer.decode([token]), "logprob": logprob} for token, logprob in top]
+
+        if isinstance(event, TokenEvent):
+            return {"text": event.text, "id": event.id, "logprob": event.logprob, "top": named(event.top)}
+        return asdict(event) | {"top": None if event.top is None else [named(top) for top in event.top]}
+
+
+class _Progress:
+    """Passes a load's progress on, not more often than anyone can see."""
+
+    def __init__(self, emit: Emit, model: str) -> None:
+        self.loaded = 0
+        self._emit = emit
+        self._model = model
+        self._last = 0.0
+
+    def __call__(self, loaded: int, total: int, name: str) -> None:
+        self.loaded = loaded
+        now = time.perf_counter()
+        if loaded == total or now - self._last >= PROGRESS_EVERY_S:
+            self._last = now
+            self._emit("progress", {"model": self._model, "loaded": loaded, "total": total, "tensor": name})
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise OptionError(f"text must be a string, not {type(value).__name__}.")
+    return value
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
+
+
+def _pyodide_version() -> str | None:
+    if not IN_BROWSER:
+        return None
+    import pyodide
+
+    return str(pyodide.__version__)

@@ -1,0 +1,180 @@
+"""The token loop: prompt in, tokens out, whichever backend computes and whichever sampler chooses."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from app.engine.errors import OptionError
+from app.engine.options import Options, parse_ids
+from app.engine.runner import Runner
+from app.engine.stop import StopFilter
+from app.engine.token_source import SOURCES, TokenSource
+from app.engine.tokenizer import StreamDecoder, Tokenizer
+
+FINISHES = ("length", "eos", "stop", "cancelled", "context")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """The prompt is encoded and about to be read."""
+
+    prompt_ids: list[int]
+    truncated: bool
+    """The prompt was too long for the context; only its end was kept."""
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEvent:
+    """One token, with the text that it completes: empty while a character or a stop string may still be going on.
+
+    Text that turns out not to be a stop string only after the last token comes in one event without an id.
+    """
+
+    text: str
+    id: int | None = None
+    logprob: float | None = None
+    top: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a generation came to. The texts of the token events, joined, are `text`."""
+
+    text: str
+    """Without the stop string and what follows it, and without a last character that was left unfinished."""
+    ids: list[int]
+    """The new tokens, with those that spelled a stop string and without the end-of-text token."""
+    prompt_ids: list[int]
+    """What the model read: the prompt's tokens, or their end if truncated."""
+    finish: str
+    """One of FINISHES."""
+    truncated: bool
+    seed: int
+    logprobs: list[float] | None
+    top: list[list[tuple[int, float]]] | None
+    timings: dict[str, float | int | None]
+    """prefill_ms: reading the prompt, to the first token's logits and choice. first_token_ms: from the call to the
+    first token. decode_ms: from the first token to the last. tokens_per_second: of these later tokens; None for fewer
+    than two. prompt_tokens, new_tokens."""
+
+
+async def generate(
+    runner: Runner,
+    tokenizer: Tokenizer,
+    options: Options,
+    *,
+    eos_id: int | None,
+    prefill_chunk: int | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    source: TokenSource | None = None,
+) -> AsyncGenerator[Started | TokenEvent | Result, None]:
+    """Yield one Started, then a TokenEvent for each token, then one Result.
+
+    Whatever the runner's cache holds is forgotten. The prompt is read in chunks of `prefill_chunk` tokens (None: all
+    at once), and `cancelled` is asked between chunks and tokens, after the event loop has had its turn. Raises
+    OptionError for ids outside the vocabulary or an empty prompt without an `eos_id` to start from,
+    NonFiniteLogitsError, and what the runner raises.
+    """
+    called = time.perf_counter()
+    prompt_ids, truncated = _prompt_ids(runner, tokenizer, options, eos_id)
+    yield Started(prompt_ids=prompt_ids, truncated=truncated, seed=options.seed)
+
+    room = runner.n_ctx - len(prompt_ids)
+    limit = min(options.max_new_tokens, room)
+    finish = "length" if limit == options.max_new_tokens else "context"
+    decoder, stops = StreamDecoder(tokenizer), StopFilter(options.stop)
+    text: list[str] = []
+    events: list[TokenEvent] = []
+    times: list[float] = []
+
+    runner.rewind(0)
+    started = time.perf_counter()
+    if await _prefill(runner, prompt_ids, prefill_chunk, cancelled):
+        tokens = (source or SOURCES[options.sampler])(runner, prompt_ids, options, limit)
+        try:
+            async for token in tokens:
+                await asyncio.sleep(0)
+                if cancelled():
+                    finish = "cancelled"
+                    break
+                times.append(time.perf_counter())
+                if token.id == eos_id:
+                    finish = "eos"
+                    break
+                shown = stops.push(decoder.push(token.id))
+                if len(events) + 1 == limit:
+                    shown += stops.flush()
+                text.append(shown)
+                events.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top))
+                yield events[-1]
+                if stops.stopped:
+                    finish = "stop"
+                    break
+        finally:
+            await tokens.aclose()
+    else:
+        finish = "cancelled"
+    if held := stops.flush():
+        text.append(held)
+        yield TokenEvent(text=held)
+
+    yield Result(
+        text="".join(text),
+        ids=[event.id for event in events if event.id is not None],
+        prompt_ids=prompt_ids,
+        finish=finish,
+        truncated=truncated,
+        seed=options.seed,
+        logprobs=[event.logprob for event in events if event.logprob is not None] if options.logprobs else None,
+        top=[event.top for event in events] if options.top else None,
+        timings=_timings(called, started, times, len(prompt_ids), len(events)),
+    )
+
+
+async def prefill(runner: Runner, ids: list[int], chunk: int | None = None) -> None:
+    """Read `ids` into an emptied cache. The logits after the last of them are then ready."""
+    runner.rewind(0)
+    await _prefill(runner, ids, chunk, lambda: False)
+
+
+async def _prefill(runner: Runner, ids: list[int], chunk: int | None, cancelled: Callable[[], bool]) -> bool:
+    step = chunk or len(ids)
+    for start in range(0, len(ids), step):
+        await asyncio.sleep(0)
+        if cancelled():
+            return False
+        await runner.feed(ids[start : start + step])
+    return True
+
+
+def _prompt_ids(runner: Runner, tokenizer: Tokenizer, options: Options, eos_id: int | None) -> tuple[list[int], bool]:
+    if options.ids is not None:
+        ids = list(parse_ids("ids", options.ids, runner.n_vocab))
+    else:
+        ids = tokenizer.encode(options.prompt or "")
+    if not ids:
+        if eos_id is None:
+            raise OptionError("The prompt is empty and this model has no end-of-text token to start from: write some.")
+        ids = [eos_id]
+    if len(ids) < runner.n_ctx:
+        return ids, False
+    # A prompt that fills the context would leave a single token: give up a quarter of it for what was asked for.
+    room = min(options.max_new_tokens, max(1, runner.n_ctx // 4))
+    return ids[-(runner.n_ctx - room) :], True
+
+
+def _timings(
+    called: float, started: float, times: list[float], prompt_tokens: int, new_tokens: int
+) -> dict[str, float | int | None]:
+    first, last = (times[0], times[-1]) if times else (None, None)
+    decode = 0.0 if first is None or last is None else last - first
+    return {
+        "prompt_tokens": prompt_tokens,
+        "new_tokens": new_tokens,
+        "prefill_ms": None if first is None else 1000 * (first - started),
+        "first_token_ms": None if first is None else 1000 * (first - called),
+        "decode_ms": 1000 * decode,
+        "tokens_per_second": (len(times) - 1) / decode if len(times) > 1 and decode > 0 else None,
+    }

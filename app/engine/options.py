@@ -1,0 +1,138 @@
+"""What a caller may ask of a generation, validated: every refusal names the option and its range."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from app.engine.errors import OptionError
+from app.engine.sampling import Rules
+
+SAMPLERS = ("python",)
+MAX_NEW_TOKENS = 1_000_000
+MAX_SEED = 2**53 - 1
+"""The largest whole number that JavaScript holds exactly, so that a seed survives the way through the page."""
+MAX_TOP = 100
+MAX_STOPS, MAX_STOP_LENGTH = 16, 1000
+
+_RULES = tuple(rule.name for rule in fields(Rules))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One generation: what to continue, how far, by which rules."""
+
+    prompt: str | None = None
+    ids: tuple[int, ...] | None = None
+    """The prompt as token ids, instead of `prompt`."""
+    max_new_tokens: int = 128
+    rules: Rules = field(default_factory=Rules)
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    """Report the log-probability of each token."""
+    top: int = 0
+    """Report so many of the likeliest tokens at each step as well."""
+    sampler: str = "python"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Which model to load, from where, and how to keep it."""
+
+    model: str = "story"
+    precision: str = "auto"
+    hub: str | None = None
+    backend: str = "auto"
+    limits: str = "adapter"
+
+
+_CHOICES = {
+    "precision": ("auto", "f32", "f16"),
+    "backend": ("auto", "webgpu", "numpy"),
+    "limits": ("adapter", "default"),
+}
+
+
+def parse_load_options(raw: Mapping[str, Any]) -> LoadOptions:
+    """Validate the options of `load`; a missing one, or None, takes its default. Raises OptionError."""
+    given = {name: value for name, value in raw.items() if value is not None}
+    known = [option.name for option in fields(LoadOptions)]
+    _refuse_unknown(given, known)
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise OptionError(f"{name} must be a string, not {_shown(value)}.")
+        if value not in _CHOICES.get(name, (value,)):
+            raise OptionError(f"{name} must be one of {', '.join(_CHOICES[name])}, not {_shown(value)}.")
+    return LoadOptions(**given)
+
+
+def parse_options(raw: Mapping[str, Any]) -> Options:
+    """Validate what came from the page. A missing option, or None, takes its default; a missing seed is drawn.
+
+    Options are `prompt` or `ids`, `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
+    `seed`, `stop` (a string or several), `logprobs` (true, or how many of the likeliest tokens to report with each
+    token) and `sampler`. Raises OptionError.
+    """
+    given = {name: value for name, value in raw.items() if value is not None}
+    _refuse_unknown(given, ("prompt", "ids", "max_new_tokens", *_RULES, "seed", "stop", "logprobs", "sampler"))
+    if "prompt" in given and "ids" in given:
+        raise OptionError("Give either prompt or ids, not both.")
+    prompt = given.get("prompt")
+    if prompt is not None and not isinstance(prompt, str):
+        raise OptionError(f"prompt must be a string, not {_shown(prompt)}.")
+    seed = _whole("seed", given["seed"], 0, MAX_SEED) if "seed" in given else random.SystemRandom().randrange(2**32)
+    logprobs = given.get("logprobs", False)
+    sampler = given.get("sampler", Options.sampler)
+    if sampler not in SAMPLERS:
+        raise OptionError(f"sampler must be one of {', '.join(SAMPLERS)}, not {_shown(sampler)}.")
+    return Options(
+        prompt=prompt,
+        ids=parse_ids("ids", given["ids"]) if "ids" in given else None,
+        max_new_tokens=_whole("max_new_tokens", given.get("max_new_tokens", 128), 1, MAX_NEW_TOKENS),
+        rules=Rules(**{name: given[name] for name in _RULES if name in given}),
+        seed=seed,
+        stop=_stops(given.get("stop", ())),
+        logprobs=logprobs is not False,
+        top=0 if isinstance(logprobs, bool) else _whole("logprobs", logprobs, 0, MAX_TOP),
+        sampler=sampler,
+    )
+
+
+def parse_ids(name: str, value: object, n_vocab: int | None = None) -> tuple[int, ...]:
+    """Return `value` as token ids, below `n_vocab` where that is given. Raises OptionError."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise OptionError(f"{name} must be a list of token ids, not {_shown(value)}.")
+    last = MAX_SEED if n_vocab is None else n_vocab - 1
+    for token in value:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last:
+            span = "not negative" if n_vocab is None else f"from 0 to {last} for this model"
+            raise OptionError(f"{name} must hold whole numbers {span}, not {_shown(token)}.")
+    return tuple(value)
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise OptionError(f"Unknown option {str(name)[:60]!r}. The options are {', '.join(known)}.")
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise OptionError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}.")
+    return value
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    stops = (value,) if isinstance(value, str) else value
+    if not isinstance(stops, Sequence) or len(stops) > MAX_STOPS:
+        raise OptionError(f"stop must be a string or up to {MAX_STOPS} of them, not {_shown(value)}.")
+    for text in stops:
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
+            raise OptionError(f"stop must hold strings of 1 to {MAX_STOP_LENGTH} characters, not {_shown(text)}.")
+    return tuple(stops)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,108 @@
+"""The page's side of the engine: messages in, results, errors and events out. Nothing else knows about the page.
+
+Runs under Pyodide, in the page's worker. A call is {id, method, args}; its answer {id, result} or {id, error: {name,
+message}}; {event, data} may come at any time.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import js
+from numpy import ndarray
+from pyodide.ffi import JsProxy, create_proxy, jsnull, to_js
+
+from app.engine.engine import Engine
+from app.engine.errors import EngineError, OptionError
+from app.engine.weights.browser import FetchTransport
+
+METHODS = ("info", "load", "unload", "complete", "stop", "encode", "decode", "tokens", "logits", "memory")
+
+
+def start(post: Any, site: str) -> Any:
+    """Return the function that takes the page's calls (id, method, args). `post(message, transfer)` reaches the page.
+
+    `site` is the page's base URL.
+    """
+    post_message = post.copy()  # the caller's reference ends with this call
+    page = Page(post_message, site)
+    return create_proxy(page.dispatch)
+
+
+class Page:
+    """Dispatches calls to the engine, each in a task of its own, in the order in which they came."""
+
+    def __init__(self, post: Callable[..., None], site: str) -> None:
+        """See `start`."""
+        self._post = post
+        self._engine = Engine(emit=self._emit, transport=FetchTransport(), site=site)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def dispatch(self, call: int, method: str, args: JsProxy) -> None:
+        """Begin a call; its answer is posted when it is there."""
+        task = asyncio.ensure_future(self._answer(call, method, plain(args.to_py())))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, call: int, method: str, args: list[Any]) -> None:
+        try:
+            result = await self._run(call, method, args)
+        except EngineError as error:
+            self._send({"id": call, "error": {"name": type(error).__name__, "message": str(error)}})
+        except Exception as error:
+            js.console.error("".join(traceback.format_exception(error)))
+            message = f"The engine failed unexpectedly: {_last_line(error)}. The console has the details."
+            self._send({"id": call, "error": {"name": "InternalError", "message": message}})
+        else:
+            self._send_result(call, result)
+
+    async def _run(self, call: int, method: str, args: list[Any]) -> Any:
+        if method not in METHODS:
+            raise OptionError(f"There is no method {method!r}.")
+        if method == "complete":
+            return await self._complete(call, *args)
+        result = getattr(self._engine, method)(*args)
+        return await result if asyncio.iscoroutine(result) else result
+
+    async def _complete(self, call: int, options: dict[str, Any]) -> dict[str, Any]:
+        last: dict[str, Any] = {}
+        async for event in self._engine.stream(options):
+            if "finish" not in event:
+                self._emit("token", {"call": call, **event})
+            last = event
+        return last
+
+    def _send_result(self, call: int, result: Any) -> None:
+        if isinstance(result, ndarray):
+            array = js.Float32Array.new(result.size)
+            array.assign(result)
+            self._post(
+                to_js({"id": call, "result": array}, dict_converter=js.Object.fromEntries), to_js([array.buffer])
+            )
+        else:
+            self._send({"id": call, "result": result})
+
+    def _emit(self, event: str, data: dict[str, Any]) -> None:
+        self._send({"event": event, "data": data})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        # create_pyproxies=False: a value that is not plain data is our mistake, and would leak if it went out.
+        self._post(to_js(message, dict_converter=js.Object.fromEntries, create_pyproxies=False))
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as Python data: null becomes None, typed arrays become lists."""
+    if value is jsnull:
+        return None
+    if isinstance(value, memoryview):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _last_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[-1][:300].rstrip(".")
