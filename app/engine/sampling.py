@@ -112,7 +112,7 @@ def _nucleus(weights: Floats, top_p: float) -> Ints:
     """Return the places, ascending, of the shortest run of greatest weights that holds `top_p` of their sum."""
     wanted = top_p * float(weights.sum())
     # Sorting a whole vocabulary costs milliseconds in wasm, and a few hundred tokens nearly always suffice.
-    size = 256
+    size = 1024
     while True:
         places = _greatest(weights, size) if size < len(weights) else np.arange(len(weights))
         places = places[np.argsort(-weights[places], kind="stable")]

@@ -1,0 +1,327 @@
+"""A model's files on the hub or on any static host: URLs, requests, retries, and errors that say what to do."""
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from app.engine.errors import (
+    GatedError,
+    HubError,
+    ModelFileError,
+    NetworkError,
+    NotFoundError,
+    OptionError,
+    RangeError,
+    RateLimitedError,
+    ServerError,
+    TruncatedError,
+    WrongContentError,
+)
+from app.engine.weights.safetensors import check_kind
+from app.engine.weights.spec import Blob
+from app.engine.weights.transport import OnBytes, Response, Transport
+
+DEFAULT_HUB = "https://huggingface.co"
+
+WELL_KNOWN = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+    "distilgpt2": "distilbert/distilgpt2",
+}
+"""Names without an owner that are still common."""
+
+TRIES = 5
+"""Requests for one answer, at most."""
+NETWORK_TRIES = 3
+"""Requests while there is no answer at all: a refusal by CORS looks the same, and will not pass."""
+MAX_WAIT = 60.0
+"""Seconds spent waiting between the tries for one answer, at most."""
+WHOLE_FILE = 64 << 20
+"""A server may answer a range with the whole file; up to this many bytes that is accepted, and kept."""
+TEXT_FILE = 32 << 20
+"""Bytes that a JSON or text file may have."""
+
+_NAME = re.compile(r"([A-Za-z0-9_][\w.-]{0,95})/([A-Za-z0-9_][\w.-]{0,95})(?:@([!-~]{1,200}))?", re.ASCII)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Source:
+    """Reads the files of one model, over a transport. Made by `open_source`."""
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None,
+        base: str,
+        transport: Transport,
+        *,
+        sleep: Sleep = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Read from the folder at `base`, a URL that ends with "/". `chance` in [0, 1) is the back-off's jitter."""
+        self.model = model
+        self.revision = revision
+        self.commit: str | None = None
+        """What `revision` stands for now, once the hub has told."""
+        self.base = base
+        self._host = urlsplit(base).netloc or "this page's own server"
+        self._transport = transport
+        self._sleep = sleep
+        self._chance = chance
+        self._whole: dict[str, Blob] = {}
+        self._sizes: dict[str, int] = {}
+
+    def label(self, file: str) -> str:
+        """Name a file in a message: with its model and the server's host."""
+        return f"{file} of {self.model} ({self._host})"
+
+    async def read(self, file: str, max_bytes: int = TEXT_FILE) -> bytes:
+        """Return a whole file.
+
+        Raises ModelFileError if it is longer than `max_bytes`, or a HubError.
+        """
+
+        def accept(answer: Response) -> bytes:
+            data = answer.body.to_bytes()
+            check_kind(data, file=self.label(file))
+            if not answer.complete:
+                raise ModelFileError(
+                    f"{self.label(file)} is longer than {max_bytes} bytes, too long for what it should be."
+                )
+            return data
+
+        return await self._ask(file, accept, limit=max_bytes)
+
+    async def json(self, file: str) -> Any:
+        """Return the contents of a JSON file. Raises WrongContentError if it is none, or as `read` does."""
+        data = await self.read(file)
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise WrongContentError(
+                f"{self.label(file)} is not valid JSON ({str(error)[:100]}). The file may be damaged, or the server "
+                f"sent something else: open {self._url(file)} in a browser tab to see."
+            ) from error
+
+    async def exists(self, file: str) -> bool:
+        """Tell whether there is such a file, at the price of a few bytes."""
+
+        def accept(answer: Response) -> bool:
+            check_kind(answer.body.to_bytes(), file=self.label(file))
+            return True
+
+        try:
+            return await self._ask(file, accept, start=0, stop=256, limit=256)
+        except (NotFoundError, WrongContentError):  # some static hosts answer any address with a page
+            return False
+
+    async def head(self, file: str, nbytes: int) -> tuple[Blob, int | None]:
+        """Return a file's first `nbytes` bytes (fewer if it is shorter), and its whole length if the server tells."""
+        return await self._read_range(file, 0, nbytes, None)
+
+    async def read_range(self, file: str, start: int, stop: int, on_bytes: OnBytes | None = None) -> Blob:
+        """Return the bytes [start, stop) of a file, exactly. `on_bytes` starts again from 0 when a try has failed.
+
+        Raises RangeError if the server sends another range or ignores it for a big file, or any other HubError.
+        """
+        blob, size = await self._read_range(file, start, stop, on_bytes)
+        if blob.nbytes != stop - start:
+            raise RangeError(
+                f"{self.label(file)} ends at byte {start + blob.nbytes if size is None else size}, but {stop} were "
+                "expected: it is cut off, or has changed. Try again, or tell the repository's owner."
+            )
+        return blob
+
+    async def _read_range(self, file: str, start: int, stop: int, on_bytes: OnBytes | None) -> tuple[Blob, int | None]:
+        whole = self._whole.get(file)
+        if whole is not None:
+            blob = whole.slice(min(start, whole.nbytes), min(stop, whole.nbytes))
+            if on_bytes:
+                on_bytes(blob.nbytes)
+            return blob, whole.nbytes
+
+        def accept(answer: Response) -> tuple[Blob, int | None]:
+            return self._accept_range(file, answer, start, stop)
+
+        limit = max(stop - start, WHOLE_FILE)
+        return await self._ask(file, accept, start=start, stop=stop, limit=limit, on_bytes=on_bytes)
+
+    def _accept_range(self, file: str, answer: Response, start: int, stop: int) -> tuple[Blob, int | None]:
+        """Return the bytes [start, stop) of an answer to that range, fewer at the file's end, and the file's length."""
+        body, label = answer.body, self.label(file)
+        if start == 0 or answer.status == HTTPStatus.OK:
+            check_kind(body.slice(0, min(512, body.nbytes)).to_bytes(), file=label)
+        if answer.status == HTTPStatus.OK:
+            if not answer.complete:
+                raise RangeError(
+                    f"{label}: the server ignored the range and sent the whole file, which is too big for that. Serve "
+                    "the model from a host that supports range requests."
+                )
+            self._whole[file] = body
+            return body.slice(min(start, body.nbytes), min(stop, body.nbytes)), body.nbytes
+        # Where the server does not expose Content-Range to other origins there is only the length to go by.
+        sent, size = (start, start + body.nbytes), None
+        if (text := answer.headers.get("content-range")) is not None:
+            match = _CONTENT_RANGE.fullmatch(text.strip())
+            if not match:
+                raise RangeError(f"{label}: the server's Content-Range makes no sense: {text[:80]!r}.")
+            sent = int(match[1]), int(match[2]) + 1
+            size = None if match[3] == "*" else int(match[3])
+        if sent[0] != start or sent[1] > stop or (sent[1] < stop and size not in (None, sent[1])):
+            raise RangeError(
+                f"{label}: asked for bytes {start} to {stop - 1}, but the server sent {sent[0]} to {sent[1] - 1}. A "
+                "proxy in between may be broken; try again, or use another hub."
+            )
+        if body.nbytes != sent[1] - sent[0] or not answer.complete:
+            raise TruncatedError(f"{body.nbytes} bytes came, {sent[1] - sent[0]} were announced")
+        if size is not None and self._sizes.setdefault(file, size) != size:
+            raise RangeError(f"{label} changed its length while it was being read. Load the model again.")
+        return body, size
+
+    async def _ask(
+        self,
+        file: str,
+        accept: Callable[[Response], T],
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        limit: int | None = None,
+        on_bytes: OnBytes | None = None,
+    ) -> T:
+        """GET a file or a range of it and return what `accept` makes of the answer; retry what may pass."""
+        waited, tries = 0.0, 0
+        while True:
+            tries += 1
+            asked_to_wait = None
+            try:
+                answer = await self._transport.get(
+                    self._url(file), start=start, stop=stop, limit=limit, on_bytes=on_bytes
+                )
+                self.commit = answer.headers.get("x-repo-commit", self.commit)
+                if answer.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                    return accept(answer)
+                asked_to_wait = _retry_after(answer.headers.get("retry-after", ""))
+                raise self._refusal(file, answer.status)
+            except (RateLimitedError, ServerError) as error:
+                failure: HubError = error
+            except TruncatedError as error:
+                failure = TruncatedError(
+                    f"{self.label(file)} arrived incomplete in {tries} tries: {error}. The connection may be bad; try "
+                    "again, and what has been loaded stays untouched."
+                )
+            except NetworkError as error:
+                failure = NetworkError(f"{self.label(file)} could not be fetched: {error}")
+            # Full seconds that a server asks for, else 0.5, 1, 2, 4 s, each between half and whole at random, so that
+            # several ranges that failed together do not come back together.
+            pause = 2.0 ** (tries - 2) * (0.5 + self._chance() / 2) if asked_to_wait is None else asked_to_wait
+            if tries >= (NETWORK_TRIES if isinstance(failure, NetworkError) else TRIES) or waited + pause > MAX_WAIT:
+                raise failure
+            waited += pause
+            await self._sleep(pause)
+
+    def _refusal(self, file: str, status: int) -> HubError:
+        """Turn a status that is no success into an error."""
+        label = self.label(file)
+        said = f"the server answered {status}"
+        if status in (404, 410):
+            revision = "" if self.revision in (None, "main") else f" and of its revision {self.revision!r}"
+            return NotFoundError(
+                f"{label} was not found ({said}). Check the spelling of the model's name{revision}, and that it has "
+                "this file."
+            )
+        if status in (401, 403):
+            return GatedError(
+                f"{label} is not open to everyone ({said}): the repository is private or gated, or does not exist. "
+                "Check its name, or choose a public model."
+            )
+        if status == 429:
+            return RateLimitedError(
+                f"{label}: {said}, too many requests, also after waiting. Try again in some minutes."
+            )
+        if status == 416:
+            return RangeError(f"{label} is shorter than it should be ({said}). It may be cut off or have changed.")
+        if status >= 500:
+            return ServerError(f"{label}: {said} in {TRIES} tries. The server has a problem; try again later.")
+        return HubError(f"{label} could not be fetched: {said}. Open {self._url(file)} in a browser tab to see why.")
+
+    def _url(self, file: str) -> str:
+        return self.base + quote(file)
+
+
+def open_source(
+    model: str,
+    *,
+    transport: Transport,
+    hub: str | None = None,
+    site: str | None = None,
+    sleep: Sleep = asyncio.sleep,
+    chance: Callable[[], float] = random.random,
+) -> Source:
+    """Say where a model's files are; nothing is requested yet.
+
+    `model` is "story" (the embedded model, under `site`, the page's own base URL), "owner/name" with an optional
+    "@revision" on `hub` (a base URL, https://huggingface.co if None), or the URL of a folder that holds the files.
+    Raises OptionError for anything else.
+    """
+    if not isinstance(model, str) or not model.strip():
+        raise OptionError("model must be a name like 'story' or 'openai-community/gpt2', or the URL of a folder.")
+    model = model.strip()
+    if model == "story":
+        if site is None:
+            raise OptionError("The model 'story' is part of tabgpt's page, but no site address was given.")
+        return Source(model, None, site.rstrip("/") + "/models/story/", transport, sleep=sleep, chance=chance)
+    if "://" in model:
+        return Source(model, None, _base_url("model", model), transport, sleep=sleep, chance=chance)
+    bare, at, revision = model.partition("@")
+    name = WELL_KNOWN.get(bare, bare) + at + revision
+    if "/" not in bare and bare not in WELL_KNOWN:
+        raise OptionError(
+            f"model {model[:100]!r} has no owner: names on the hub are owner/name, like 'openai-community/gpt2'. "
+            f"Names that need none: story, {', '.join(WELL_KNOWN)}."
+        )
+    match = _NAME.fullmatch(name)
+    if not match or ".." in name or (match[3] or "x").startswith("/"):
+        raise OptionError(
+            f"model {model[:100]!r} is no name on the hub: owner/name or owner/name@revision, of letters, digits, "
+            "'.', '_' and '-'."
+        )
+    owner, repo, revision = match[1], match[2], match[3] or "main"
+    base = f"{_base_url('hub', hub or DEFAULT_HUB)}{owner}/{repo}/resolve/{quote(revision, safe='')}/"
+    return Source(f"{owner}/{repo}", revision, base, transport, sleep=sleep, chance=chance)
+
+
+def _base_url(option: str, url: str) -> str:
+    """Validate the address of a folder; return it with a "/" at its end."""
+    try:
+        parts = urlsplit(url.strip())
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+        fine = fine and not parts.query and not parts.fragment and (parts.port is None or parts.port > 0)
+    except ValueError:
+        fine = False
+    if not fine or re.search(r"[\s\\]", url.strip()):
+        raise OptionError(
+            f"{option} must be an http or https address of a folder, without a query or password, not {url[:100]!r}."
+        )
+    return url.strip().rstrip("/") + "/"
+
+
+def _retry_after(text: str) -> float | None:
+    """Read a Retry-After header, seconds or a date, as seconds from now."""
+    if re.fullmatch(r"\d{1,9}", text.strip(), re.ASCII):
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
