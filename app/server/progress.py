@@ -24,6 +24,7 @@ class Progress:
         self._stream = stream
         self._is_terminal = stream.isatty()
         self._drawn_at = 0.0
+        self._line = ""
         self._draw()
 
     def __enter__(self) -> "Progress":
@@ -50,7 +51,8 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a line of its own, without tearing the bar."""
         self._stream.write(f"\r\x1b[K{text}\n" if self._is_terminal else f"{text}\n")
-        self._draw()
+        if self._is_terminal:
+            self._draw()
 
     def _draw(self) -> None:
         self._drawn_at = time.monotonic()
@@ -59,6 +61,7 @@ class Progress:
         if self._is_terminal:
             filled = round(share * BAR_WIDTH)
             self._stream.write(f"\r\x1b[K{self.label} [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {figures}")
-        else:
+        elif self._line != figures:
             self._stream.write(f"{self.label}: {figures}\n")
+        self._line = figures
         self._stream.flush()

@@ -22,8 +22,6 @@ def test_elsewhere_than_on_a_terminal_it_prints_plain_lines(monkeypatch: pytest.
         "Fetching: 0.0 MB of 2.0 MB (0%)",
         "Fetching: 0.5 MB of 2.0 MB (25%)",
         "the other source",
-        "Fetching: 0.5 MB of 2.0 MB (25%)",
-        "Fetching: 2.0 MB of 2.0 MB (100%)",
         "Fetching: 2.0 MB of 2.0 MB (100%)",
     ]
 
