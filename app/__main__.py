@@ -4,6 +4,8 @@ import argparse
 import contextlib
 import errno
 import ipaddress
+import logging
+import signal
 import socket
 import sys
 import webbrowser
@@ -11,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 import app
 from app.server.asgi import LOOPBACK, make_app
@@ -73,6 +76,8 @@ def port(text: str) -> int:
 
 def serve(*, host: str, port: int, open_browser: bool) -> None:
     """Serve the page until Ctrl+C."""
+    # Python's default is to die on the spot, with temporary files left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # The port first: if it is taken, nobody should wait for a download to learn it.
     with listen(host, port) as listener:
         site = Site(ensure_runtime())
@@ -83,18 +88,29 @@ def serve(*, host: str, port: int, open_browser: bool) -> None:
             if open_browser:
                 # The socket is listening already, so the page waits rather than fails.
                 webbrowser.open(address)
-            config = uvicorn.Config(
-                make_app(site, allowed_hosts=allowed_hosts(host)),
-                log_level="warning",
-                lifespan="off",
-                ws="none",
-                timeout_graceful_shutdown=1,
-            )
-            # uvicorn shuts down by itself and then raises what interrupted it again.
-            with contextlib.suppress(KeyboardInterrupt):
-                uvicorn.Server(config).run(sockets=[listener])
+            run(make_app(site, allowed_hosts=allowed_hosts(host)), listener)
         finally:
             site.close()
+
+
+def run(application: ASGIApp, listener: socket.socket) -> None:
+    """Serve until Ctrl+C or SIGTERM; what is still being sent then gets a second."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application,
+            log_level="warning",
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    # A transfer that is cut off at the end is no error, and its traceback would bury the prompt.
+    logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
+    # uvicorn shuts down by itself and then raises what interrupted it again.
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
 
 
 def write_build(folder: Path) -> None:

@@ -40,9 +40,24 @@ def started(*arguments: str, env: dict[str, str] | None = None) -> Iterator[tupl
         assert found, f"no address in {line!r}: {process.stderr.read() if process.poll() is not None else ''}"
         yield process, found[0]
     finally:
-        late.cancel()
-        process.kill()
+        process.terminate()
         process.communicate()
+        late.cancel()
+
+
+@pytest.mark.usefixtures("runtime_folder")
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_stopping_in_the_middle_of_a_transfer_is_clean(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    with started("--port", "0", env={"TMPDIR": str(tmp_path)}) as (process, address):
+        port = int(address.rsplit(":", 1)[1].strip("/"))
+        assert len(list(tmp_path.iterdir())) == 1
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"GET /models/story/model.safetensors HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert slow.recv(12) == b"HTTP/1.1 200"
+            process.send_signal(sent)
+            out, err = process.communicate(timeout=15)
+    assert (out, err, process.returncode) == ("", "", code)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("runtime_folder")

@@ -105,8 +105,8 @@ class SiteFiles(StaticFiles):
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         """Return the file for a URL path and its stat, or ("", None)."""
-        file = self._site.files().get(path)
         try:
+            file = self._site.files().get(path)
             return ("", None) if file is None else (str(file), file.stat())
         except FileNotFoundError:
             return "", None

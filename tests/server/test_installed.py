@@ -67,9 +67,9 @@ def test_it_serves_the_same_bytes_as_the_checkout(installed: Path, tmp_path: Pat
                 assert answer.content == file.read_bytes(), path
             assert client.get("/").content == site.files()["index.html"].read_bytes()
     finally:
-        late.cancel()
-        process.kill()
+        process.terminate()
         process.communicate()
+        late.cancel()
 
 
 def test_its_command_is_installed(installed: Path, tmp_path: Path) -> None:
