@@ -96,8 +96,6 @@ async def _read(
             room = larger
         room.set(chunk, received)
         received += nbytes
-        chunk.destroy()
-        result.destroy()
         if on_bytes:
             on_bytes(received)
         if not complete:
