@@ -158,7 +158,7 @@ class _Fetcher:
         self._on_progress = on_progress
         self._slots = asyncio.Semaphore(parallel)
         self._tasks: dict[Request, asyncio.Task[Blob]] = {}
-        self._total = sum(request.nbytes for request in requests)
+        self._total = sum(request.wanted for request in requests)
         self._received = 0
         self._failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
@@ -197,7 +197,7 @@ class _Fetcher:
 
         def on_bytes(nbytes: int) -> None:
             nonlocal counted
-            nbytes = min(nbytes, request.nbytes)
+            nbytes = min(nbytes, request.wanted)
             if nbytes > counted:
                 self._received += nbytes - counted
                 counted = nbytes
@@ -207,7 +207,7 @@ class _Fetcher:
         try:
             async with self._slots:
                 blob = await self._source.read_range(request.file, request.start, request.stop, on_bytes)
-                on_bytes(request.nbytes)
+                on_bytes(request.wanted)
                 return blob
         except Exception as error:
             if not self._failed.done():

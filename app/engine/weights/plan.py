@@ -29,11 +29,8 @@ class Request:
     stop: int
     name: str
     """One of the tensors in it, to show."""
-
-    @property
-    def nbytes(self) -> int:
-        """Length in bytes."""
-        return self.stop - self.start
+    wanted: int
+    """Bytes that pieces are made of; the rest lies between them."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -120,7 +117,8 @@ def _window(pieces: list[Piece], request_bytes: int) -> Window:
     for group in groups:
         places = [order[id(piece)] for piece in group]
         name = pieces[min(places)].spec.name
-        request = Request(file=group[0].file, start=group[0].start, stop=group[-1].stop, name=name)
+        wanted = sum(piece.nbytes for piece in group)
+        request = Request(file=group[0].file, start=group[0].start, stop=group[-1].stop, name=name, wanted=wanted)
         for piece in group:
             piece.request = request
         first_use[request] = min(places)

@@ -1,0 +1,298 @@
+"""A double of the model hub: a real server on two origins that behaves as its users report, and misbehaves on request.
+
+`GET /{owner}/{name}/resolve/{revision}/{file}` on the hub gives small files straight; what a folder's real hub would
+keep in LFS (`*.safetensors`, `*.bin`) is answered with a 302 to a signed address on the second origin, the CDN, which
+knows ranges. Both let other origins read (CORS), but only the hub answers a preflight.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from tests.serving import serving
+
+LFS = (".safetensors", ".bin")
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SIGNATURE = "signature=made+up/for%3Dtests"
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 548105171\n"
+LOGIN_PAGE = b"<!doctype html>\n<html><head><title>Sign in</title></head><body>Please sign in.</body></html>\n"
+PIECE = 1 << 16
+_CORS = {
+    "access-control-allow-origin": "*",
+    "access-control-expose-headers": "X-Repo-Commit,X-Linked-Size,X-Linked-Etag,ETag,Content-Range,Retry-After",
+}
+
+FAULTS = {
+    "404", "401", "403", "429", "500", "503",  # that status
+    "ignore-range",  # 200 with the whole file
+    "short",  # a consistent answer with half of the body: Content-Length says so, Content-Range does not
+    "cut",  # the connection breaks after half of the body
+    "long",  # more bytes than Content-Range says
+    "html",  # a login page, 200
+    "html-no-type",  # the same, called application/octet-stream
+    "lfs-pointer",  # what git-lfs leaves in a plain clone
+    "wrong-range",  # bytes from elsewhere, and Content-Range says so
+    "no-range-header",  # 206 without Content-Range
+    "nonsense-range",  # 206 with a Content-Range that is none
+    "no-cors",  # on the file's own origin: after the redirect, if there is one
+    "slow",  # 2 kB every 50 ms
+    "redirect-loop",
+    "changed-size",  # Content-Range tells another length of the file
+}  # fmt: skip
+"""What `Hub.fail` knows."""
+
+
+@dataclass
+class Asked:
+    """A request that came."""
+
+    origin: str
+    """"hub" or "cdn"."""
+    method: str
+    file: str
+    range: str | None
+    headers: dict[str, str]
+    status: int = 0
+
+
+@dataclass
+class _Fault:
+    file: str
+    kind: str
+    times: int
+    after: int
+    retry_after: str | None
+
+
+@dataclass
+class Hub:
+    """The double's handle: its addresses, what was asked, and what shall go wrong."""
+
+    folder: Path
+    """Holds `owner/name/` folders with the models' files."""
+    url: str = ""
+    cdn_url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    latency_s: float = 0.0
+    """Waited before each answer."""
+    bytes_per_s: float = 0.0
+    """Of each connection to the CDN; 0: as fast as it goes."""
+    finished: int = 0
+    """Answers that were sent to their end."""
+    _faults: list[_Fault] = field(default_factory=list)
+
+    def fail(
+        self, file: str, kind: str, *, times: int = 1_000_000, after: int = 0, retry_after: str | None = None
+    ) -> None:
+        """Answer the next `times` requests for `file`, once `after` of them have passed, with a fault of FAULTS.
+
+        Several faults for one file come one after the other. A fault strikes where the file's bytes come from.
+        """
+        assert kind in FAULTS, kind
+        self._faults.append(_Fault(file, kind, times, after, retry_after))
+
+    def heal(self) -> None:
+        """Forget all faults."""
+        self._faults.clear()
+
+    def reset(self, folder: Path) -> None:
+        """Serve another folder, and forget all that was."""
+        self.folder, self.latency_s, self.bytes_per_s, self.finished = folder, 0.0, 0.0, 0
+        self.asked.clear()
+        self.heal()
+
+    def requests(self, file: str | None = None, *, origin: str | None = None) -> list[Asked]:
+        """Return the GETs so far, of a file or an origin if given."""
+        return [
+            asked
+            for asked in self.asked
+            if asked.method == "GET" and file in (None, asked.file) and origin in (None, asked.origin)
+        ]
+
+    def _next_fault(self, file: str) -> _Fault | None:
+        for fault in self._faults:
+            if fault.file == file:
+                if fault.after > 0:
+                    fault.after -= 1
+                    return None
+                fault.times -= 1
+                if not fault.times:
+                    self._faults.remove(fault)
+                return fault
+        return None
+
+    async def _hub(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        parts = [unquote(part) for part in scope["raw_path"].decode().split("?")[0].split("/")[1:]]
+        fits = len(parts) >= 5 and parts[2] == "resolve" and ".." not in parts
+        file = "/".join(parts[4:]) if fits else scope["path"]
+        asked = self._note("hub", request, file)
+        if request.method == "OPTIONS":
+            headers = _CORS | {"access-control-allow-headers": "authorization, range, x-anything"}
+            await self._answer(asked, Response(status_code=204, headers=headers), scope, receive, send)
+            return
+        path = self.folder.joinpath(*parts[:2], file) if fits else None
+        lfs = file.endswith(LFS)
+        if path is None or not path.is_file() or parts[3] not in ("main", COMMIT, "refs/pr/1"):
+            fault = self._next_fault(file)
+            response = self._missing() if fault is None else self._faulty(fault, b"", request)
+        elif lfs:
+            data = path.read_bytes()
+            loops = any(fault.file == file and fault.kind == "redirect-loop" for fault in self._faults)
+            where = str(request.url) if loops else f"{self.cdn_url}{quote('/'.join([*parts[:2], file]))}?{SIGNATURE}"
+            headers = _CORS | {
+                "location": where,
+                "x-linked-size": str(len(data)),
+                "x-linked-etag": f'"{hashlib.sha256(data).hexdigest()}"',
+                "x-repo-commit": COMMIT,
+            }
+            response = Response("Found. Redirecting", status_code=302, headers=headers)
+        else:
+            response = self._serve(file, path.read_bytes(), request, {"x-repo-commit": COMMIT})
+        await self._answer(asked, response, scope, receive, send)
+
+    async def _cdn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        parts = scope["path"].split("/")[1:]
+        file = "/".join(parts[2:])
+        asked = self._note("cdn", request, file)
+        path = self.folder.joinpath(*parts)
+        if request.method == "OPTIONS":
+            response = Response("no preflight here", status_code=403)
+        elif request.url.query != SIGNATURE or ".." in parts or not path.is_file():
+            response = Response("the signature does not match", status_code=403, headers=_CORS)
+        else:
+            response = self._serve(file, path.read_bytes(), request, {})
+        await self._answer(asked, response, scope, receive, send)
+
+    def _note(self, origin: str, request: Request, file: str) -> Asked:
+        headers = dict(request.headers)
+        self.asked.append(Asked(origin, request.method, file, headers.get("range"), headers))
+        return self.asked[-1]
+
+    async def _answer(self, asked: Asked, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.latency_s:
+            await asyncio.sleep(self.latency_s)
+        asked.status = response.status_code
+        await response(scope, receive, send)
+        self.finished += 1
+
+    def _missing(self) -> Response:
+        return Response("Entry not found", status_code=404, headers=_CORS | {"x-error-code": "EntryNotFound"})
+
+    def _serve(self, file: str, data: bytes, request: Request, headers: dict[str, str]) -> Response:
+        fault = self._next_fault(file)
+        if fault:
+            return self._faulty(fault, data, request)
+        return self._ranged(data, request, headers)
+
+    def _ranged(self, data: bytes, request: Request, headers: dict[str, str], *, slow: bool = False) -> Response:
+        span = _span(request, len(data))
+        headers = _CORS | {"accept-ranges": "bytes", "content-type": "application/octet-stream"} | headers
+        if span is None:
+            return self._body(data, 200, headers, slow=slow)
+        if span[0] >= len(data):
+            return Response(status_code=416, headers=headers | {"content-range": f"bytes */{len(data)}"})
+        headers["content-range"] = f"bytes {span[0]}-{span[1] - 1}/{len(data)}"
+        return self._body(data[span[0] : span[1]], 206, headers, slow=slow)
+
+    def _body(
+        self, data: bytes, status: int, headers: dict[str, str], *, announce: int | None = None, slow: bool = False
+    ) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            size = 2048 if slow else PIECE
+            for start in range(0, len(data), size):
+                piece = data[start : start + size]
+                if slow:
+                    await asyncio.sleep(0.05)
+                elif self.bytes_per_s:
+                    await asyncio.sleep(len(piece) / self.bytes_per_s)
+                yield piece
+
+        headers = headers | {"content-length": str(len(data) if announce is None else announce)}
+        if announce is not None and announce > len(data):
+            return _Broken(data, status, headers)
+        return StreamingResponse(pieces(), status, headers)
+
+    def _faulty(self, fault: _Fault, data: bytes, request: Request) -> Response:
+        kind = fault.kind
+        start, stop = _span(request, len(data)) or (0, len(data))
+        part, plain = data[start:stop], _CORS | {"content-type": "application/octet-stream"}
+        ranged = plain | {"content-range": f"bytes {start}-{stop - 1}/{len(data)}"}
+        status = 206 if "range" in request.headers else 200
+        if kind.isdecimal():
+            headers = _CORS | ({} if fault.retry_after is None else {"retry-after": fault.retry_after})
+            return Response(f"fault {kind}", status_code=int(kind), headers=headers)
+        if kind == "ignore-range":
+            return self._body(data, 200, plain)
+        if kind == "short":
+            return self._body(part[: len(part) // 2], status, ranged)
+        if kind == "cut":
+            return self._body(part[: len(part) // 2], status, ranged, announce=len(part))
+        if kind == "long":
+            return self._body(part + b"more", status, ranged)
+        if kind == "html":
+            return Response(LOGIN_PAGE, headers=_CORS, media_type="text/html")
+        if kind == "html-no-type":
+            return Response(LOGIN_PAGE, headers=plain)
+        if kind == "lfs-pointer":
+            return self._ranged(LFS_POINTER, request, {})
+        if kind == "wrong-range":
+            moved = {"content-range": f"bytes {start + 1}-{stop}/{len(data)}"}
+            return self._body(data[start + 1 : stop + 1], status, plain | moved)
+        if kind == "no-range-header":
+            return self._body(part, status, plain)
+        if kind == "nonsense-range":
+            return self._body(part, status, plain | {"content-range": "bytes some"})
+        if kind == "changed-size":
+            return self._body(part, status, plain | {"content-range": f"bytes {start}-{stop - 1}/{len(data) + 1}"})
+        if kind == "no-cors":
+            response = self._ranged(data, request, {})
+            del response.headers["access-control-allow-origin"]
+            return response
+        assert kind == "slow", kind
+        return self._ranged(data, request, {}, slow=True)
+
+
+class _Broken(Response):
+    """Announces more than it sends; the server closes the connection then."""
+
+    def __init__(self, body: bytes, status: int, headers: dict[str, str]) -> None:
+        super().__init__(body, status, headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        # More is promised and does not come: that breaks the connection.
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+
+
+def _span(request: Request, size: int) -> tuple[int, int] | None:
+    """Read a `Range: bytes=a-b`, the only kind that is asked for here."""
+    text = request.headers.get("range")
+    if text is None:
+        return None
+    start, _, last = text.removeprefix("bytes=").partition("-")
+    return int(start), min(int(last) + 1, size)
+
+
+@contextmanager
+def hub_double(folder: Path) -> Iterator[Hub]:
+    """Serve the models in `folder` (`owner/name/files`) on two free ports of 127.0.0.1."""
+    hub = Hub(folder)
+
+    async def first(scope: Scope, receive: Receive, send: Send) -> None:
+        await hub._hub(scope, receive, send)
+
+    async def second(scope: Scope, receive: Receive, send: Send) -> None:
+        await hub._cdn(scope, receive, send)
+
+    with serving(first) as hub.url, serving(second) as hub.cdn_url:
+        yield hub
