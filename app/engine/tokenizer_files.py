@@ -81,7 +81,10 @@ def _from_tokenizer_json(raw: Any) -> Vocabulary:
         raise TokenizerError(f"{file} has no list of merges. The file is damaged.")
     added: dict[str, int] = {}
     special: set[str] = set()
-    for entry in raw.get("added_tokens") or []:
+    entries = raw.get("added_tokens") or []
+    if not isinstance(entries, list):
+        raise TokenizerError(f"{file}: added_tokens is no list. The file is damaged.")
+    for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or not entry["content"]:
             raise TokenizerError(f"{file}: an entry of added_tokens has no content. The file is damaged.")
         added[entry["content"]] = entry.get("id", -1)
