@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -70,6 +71,26 @@ class _Fault:
     times: int
     after: int
     retry_after: str | None
+
+
+class _File:
+    """A file of which parts are read, since some are far larger than what a request wants."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = path.stat().st_size
+
+    def __getitem__(self, span: slice) -> bytes:
+        start, stop, _ = span.indices(self.size)
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(max(0, stop - start))
+
+
+@cache
+def _sha256(path: Path, _mtime: int, _size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass
@@ -143,20 +164,21 @@ class Hub:
         lfs = file.endswith(LFS)
         if path is None or not path.is_file() or parts[3] not in ("main", COMMIT, "refs/pr/1"):
             fault = self._next_fault(file)
-            response = self._missing() if fault is None else self._faulty(fault, b"", request)
+            response = self._missing() if fault is None else self._faulty(fault, None, request)
         elif lfs:
-            data = path.read_bytes()
+            stat = path.stat()
+            digest = await asyncio.to_thread(_sha256, path, stat.st_mtime_ns, stat.st_size)
             loops = any(fault.file == file and fault.kind == "redirect-loop" for fault in self._faults)
             where = str(request.url) if loops else f"{self.cdn_url}{quote('/'.join([*parts[:2], file]))}?{SIGNATURE}"
             headers = _CORS | {
                 "location": where,
-                "x-linked-size": str(len(data)),
-                "x-linked-etag": f'"{hashlib.sha256(data).hexdigest()}"',
+                "x-linked-size": str(stat.st_size),
+                "x-linked-etag": f'"{digest}"',
                 "x-repo-commit": COMMIT,
             }
             response = Response("Found. Redirecting", status_code=302, headers=headers)
         else:
-            response = self._serve(file, path.read_bytes(), request, {"x-repo-commit": COMMIT})
+            response = self._serve(file, _File(path), request, {"x-repo-commit": COMMIT})
         await self._answer(asked, response, scope, receive, send)
 
     async def _cdn(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,7 +192,7 @@ class Hub:
         elif request.url.query != SIGNATURE or ".." in parts or not path.is_file():
             response = Response("the signature does not match", status_code=403, headers=_CORS)
         else:
-            response = self._serve(file, path.read_bytes(), request, {})
+            response = self._serve(file, _File(path), request, {})
         await self._answer(asked, response, scope, receive, send)
 
     def _note(self, origin: str, request: Request, file: str) -> Asked:
@@ -188,20 +210,20 @@ class Hub:
     def _missing(self) -> Response:
         return Response("Entry not found", status_code=404, headers=_CORS | {"x-error-code": "EntryNotFound"})
 
-    def _serve(self, file: str, data: bytes, request: Request, headers: dict[str, str]) -> Response:
+    def _serve(self, file: str, data: _File, request: Request, headers: dict[str, str]) -> Response:
         fault = self._next_fault(file)
         if fault:
             return self._faulty(fault, data, request)
         return self._ranged(data, request, headers)
 
-    def _ranged(self, data: bytes, request: Request, headers: dict[str, str], *, slow: bool = False) -> Response:
-        span = _span(request, len(data))
+    def _ranged(self, data: _File, request: Request, headers: dict[str, str], *, slow: bool = False) -> Response:
+        span = _span(request, data.size)
         headers = _CORS | {"accept-ranges": "bytes", "content-type": "application/octet-stream"} | headers
         if span is None:
-            return self._body(data, 200, headers, slow=slow)
-        if span[0] >= len(data):
-            return Response(status_code=416, headers=headers | {"content-range": f"bytes */{len(data)}"})
-        headers["content-range"] = f"bytes {span[0]}-{span[1] - 1}/{len(data)}"
+            return self._body(data[:], 200, headers, slow=slow)
+        if span[0] >= data.size:
+            return Response(status_code=416, headers=headers | {"content-range": f"bytes */{data.size}"})
+        headers["content-range"] = f"bytes {span[0]}-{span[1] - 1}/{data.size}"
         return self._body(data[span[0] : span[1]], 206, headers, slow=slow)
 
     def _body(
@@ -222,38 +244,41 @@ class Hub:
             return _Broken(data, status, headers)
         return StreamingResponse(pieces(), status, headers)
 
-    def _faulty(self, fault: _Fault, data: bytes, request: Request) -> Response:
+    def _faulty(self, fault: _Fault, data: _File | None, request: Request) -> Response:
         kind = fault.kind
-        start, stop = _span(request, len(data)) or (0, len(data))
-        part, plain = data[start:stop], _CORS | {"content-type": "application/octet-stream"}
-        ranged = plain | {"content-range": f"bytes {start}-{stop - 1}/{len(data)}"}
-        status = 206 if "range" in request.headers else 200
         if kind.isdecimal():
             headers = _CORS | ({} if fault.retry_after is None else {"retry-after": fault.retry_after})
             return Response(f"fault {kind}", status_code=int(kind), headers=headers)
+        if kind.startswith("html"):
+            kind_of = "text/html" if kind == "html" else "application/octet-stream"
+            return Response(LOGIN_PAGE, headers=_CORS, media_type=kind_of)
+        if kind == "lfs-pointer":
+            span = _span(request, len(LFS_POINTER)) or (0, len(LFS_POINTER))
+            headers = _CORS | {"content-range": f"bytes {span[0]}-{span[1] - 1}/{len(LFS_POINTER)}"}
+            return Response(LFS_POINTER[slice(*span)], 206 if "range" in request.headers else 200, headers)
+        if data is None:
+            return self._missing()
+        start, stop = _span(request, data.size) or (0, data.size)
+        part, plain = data[start:stop], _CORS | {"content-type": "application/octet-stream"}
+        ranged = plain | {"content-range": f"bytes {start}-{stop - 1}/{data.size}"}
+        status = 206 if "range" in request.headers else 200
         if kind == "ignore-range":
-            return self._body(data, 200, plain)
+            return self._body(data[:], 200, plain)
         if kind == "short":
             return self._body(part[: len(part) // 2], status, ranged)
         if kind == "cut":
             return self._body(part[: len(part) // 2], status, ranged, announce=len(part))
         if kind == "long":
             return self._body(part + b"more", status, ranged)
-        if kind == "html":
-            return Response(LOGIN_PAGE, headers=_CORS, media_type="text/html")
-        if kind == "html-no-type":
-            return Response(LOGIN_PAGE, headers=plain)
-        if kind == "lfs-pointer":
-            return self._ranged(LFS_POINTER, request, {})
         if kind == "wrong-range":
-            moved = {"content-range": f"bytes {start + 1}-{stop}/{len(data)}"}
+            moved = {"content-range": f"bytes {start + 1}-{stop}/{data.size}"}
             return self._body(data[start + 1 : stop + 1], status, plain | moved)
         if kind == "no-range-header":
             return self._body(part, status, plain)
         if kind == "nonsense-range":
             return self._body(part, status, plain | {"content-range": "bytes some"})
         if kind == "changed-size":
-            return self._body(part, status, plain | {"content-range": f"bytes {start}-{stop - 1}/{len(data) + 1}"})
+            return self._body(part, status, plain | {"content-range": f"bytes {start}-{stop - 1}/{data.size + 1}"})
         if kind == "no-cors":
             response = self._ranged(data, request, {})
             del response.headers["access-control-allow-origin"]

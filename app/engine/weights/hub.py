@@ -67,16 +67,20 @@ class Source:
         base: str,
         transport: Transport,
         *,
+        host: str | None = None,
         sleep: Sleep = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Read from the folder at `base`, a URL that ends with "/". `chance` in [0, 1) is the back-off's jitter."""
+        """Read from the folder at `base`, a URL that ends with "/".
+
+        `host` is how messages name the place, the URL's host by default. `chance` in [0, 1) is the back-off's jitter.
+        """
         self.model = model
         self.revision = revision
         self.commit: str | None = None
         """What `revision` stands for now, once the hub has told."""
         self.base = base
-        self._host = urlsplit(base).netloc or "this page's own server"
+        self._host = urlsplit(base).netloc if host is None else host
         self._transport = transport
         self._sleep = sleep
         self._chance = chance
