@@ -21,9 +21,6 @@ const status = element("status");
 const figures = element("figures");
 const progress = /** @type {HTMLProgressElement} */ (element("progress"));
 const notices = new Notices();
-const settings = new Settings(() => update());
-const sheet = new Sheet(() => update());
-
 /** @type {import("./lm.js").Loaded|null} */
 let loaded = null;
 /** The options that `loaded` was loaded with. */
@@ -34,6 +31,11 @@ let generating = false;
 /** Stop was pressed before the model was there. */
 let given_up = false;
 let failed = false;
+/** @type {import("./lm.js").Gpu|null} */
+let gpu = null;
+
+const settings = new Settings(() => update());
+const sheet = new Sheet(() => update());
 
 /** @param {string} text @param {string} state */
 function say(text, state) {
@@ -217,9 +219,6 @@ function show(items) {
   );
 }
 
-/** @type {import("./lm.js").Gpu|null} */
-let gpu = null;
-
 function showDevice() {
   const device = element("device");
   const backend = loaded?.backend ?? (gpu ? "webgpu" : "numpy");
@@ -248,7 +247,18 @@ async function copy() {
   }, 2000);
 }
 
-lm.on("status", ({ state, text }) => say(text, state));
+lm.on("status", ({ state, text, model }) => {
+  say(text, state);
+  if (loading || state === "booting") return;
+  // Someone else may have loaded or freed a model, through window.lm.
+  if (model && JSON.stringify(model) !== JSON.stringify(loaded)) {
+    settings.model = model.revision && model.revision !== "main" ? `${model.model}@${model.revision}` : model.model;
+    loadedWith = JSON.stringify(settings.loadOptions());
+  }
+  loaded = model;
+  showDevice();
+  update();
+});
 lm.on("progress", (data) => {
   showProgress(data);
   say(`Downloading ${nameOf(data.model)}: ${size(data.loaded)} of ${size(data.total)}`, "loading");

@@ -69,13 +69,15 @@
  * @property {Timings} timings
  *
  * @typedef {object} Status
- * @property {"booting"|"idle"|"loading"|"ready"|"generating"|"failed"} state
+ * @property {"booting"|"idle"|"loading"|"compiling"|"ready"|"generating"|"failed"} state
  * @property {string} text
+ * @property {Loaded|null} model what is loaded
  *
  * @typedef {object} Progress
  * @property {string} model
  * @property {number} loaded bytes so far
  * @property {number} total bytes in all
+ * @property {string} tensor that is coming
  *
  * @typedef {{status: Status, progress: Progress, token: Token & {call: number}, error: Failure}} Events
  */
@@ -122,7 +124,7 @@ class LanguageModel {
   }
 
   /**
-   * Load a model, freeing the one before. `stop()` cancels it.
+   * Load a model, freeing the one before. `stop()` cancels it; so does a call that asks for something else.
    * @param {LoadOptions} [options]
    * @returns {Promise<Loaded>}
    */
@@ -272,7 +274,7 @@ class LanguageModel {
     this.#worker.terminate();
     for (const { reject } of this.#pending.values()) reject(this.#dead);
     this.#pending.clear();
-    this.#emit("status", { state: "failed", text: "The engine stopped" });
+    this.#emit("status", { state: "failed", text: "The engine stopped", model: null });
     this.#emit("error", failure);
   }
 

@@ -19,7 +19,6 @@ export class Sheet {
   constructor(changed) {
     this.changed = changed;
     this.#prompt.addEventListener("input", () => this.#mirror());
-    this.#mirror();
   }
 
   get prompt() {

@@ -16,7 +16,7 @@ import * as gpu from "./gpu.js";
 const post = (message, transfer = []) => postMessage(message, { transfer });
 
 /** @param {string} text */
-const booting = (text) => post({ event: "status", data: { state: "booting", text } });
+const booting = (text) => post({ event: "status", data: { state: "booting", text, model: null } });
 
 /** Do one step of the start, and say which one it was if it fails.
  * @template T
@@ -59,7 +59,7 @@ async function boot() {
   });
   return step("Starting the engine", async () => {
     const engine = pyodide.pyimport("app.engine.worker");
-    const dispatch = await engine.start(post, new URL("./", import.meta.url).href);
+    const dispatch = engine.start(post, new URL("./", import.meta.url).href);
     engine.destroy();
     return dispatch;
   });
@@ -70,9 +70,9 @@ started.catch(({ name, message }) => post({ fatal: { name, message } }));
 
 // Calls made while Python starts wait for it, in order.
 addEventListener("message", async ({ data: { id, method, args } }) => {
-  const dispatch = await started;
+  const dispatch = await started.catch(() => null);
   try {
-    dispatch(id, method, args);
+    dispatch?.(id, method, args);
   } catch (error) {
     // Python answers its own exceptions; what arrives here is the interpreter giving up.
     console.error(error);

@@ -25,9 +25,7 @@ def start(post: Any, site: str) -> Any:
 
     `site` is the page's base URL.
     """
-    post_message = post.copy()  # the caller's reference ends with this call
-    page = Page(post_message, site)
-    return create_proxy(page.dispatch)
+    return create_proxy(Page(post, site).dispatch)
 
 
 class Page:
