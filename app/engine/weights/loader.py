@@ -226,8 +226,8 @@ async def _index(source: Source) -> dict[str, str]:
                 f"here. Choose a model with {_WEIGHTS}, or convert it with transformers (save_pretrained)."
             ) from error
         raise NotFoundError(
-            f"{source.label(_WEIGHTS)} was not found, and neither was {_INDEX}. Choose a repository with weights in the "
-            "safetensors format."
+            f"{source.label(_WEIGHTS)} was not found, and neither was {_INDEX}. Choose a repository with weights in "
+            "the safetensors format."
         ) from error
     listed = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(listed, dict) or not listed:
