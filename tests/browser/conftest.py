@@ -27,6 +27,9 @@ NO_BROWSER = """No Chromium was found, and the tests of the page need one. Get o
     python -m playwright install chromium     (anywhere else)
 or name an executable: TABGPT_CHROMIUM=/path/to/chrome python -m pytest"""
 
+NO_DRIVER = """What its own Node.js said is in the captured stderr. If that is about libatomic.so.1:
+    apt-get install libatomic1                (Debian, Ubuntu; as root)"""
+
 
 def find_chromium(playwright: Playwright) -> str:
     """Return the path of a Chromium; fail the test where there is none."""
@@ -82,8 +85,12 @@ class OpenPage(Protocol):
 
 @pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
-    with sync_playwright() as started:
-        yield started
+    try:
+        started = sync_playwright().start()
+    except Exception as error:
+        pytest.fail(f"Playwright did not start: {error}. {NO_DRIVER}", pytrace=False)
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="module")
