@@ -13,11 +13,18 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 LAB = Path(__file__).parent / "lab"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def with_lab(app: ASGIApp) -> ASGIApp:
     """The site with the lab beside it, under /lab/."""
-    return Starlette(routes=[Mount("/lab", StaticFiles(directory=LAB)), Mount("/", app)])
+    return Starlette(
+        routes=[
+            Mount("/lab", StaticFiles(directory=LAB)),
+            Mount("/fixtures", StaticFiles(directory=FIXTURES)),
+            Mount("/", app),
+        ]
+    )
 
 
 class Lab:

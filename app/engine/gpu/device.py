@@ -93,6 +93,10 @@ class Device:
 
     def tuning(self) -> Tuning:
         """Kernel parameters that are right for this adapter."""
+        if self._info.architecture == "swiftshader":
+            # A CPU runs a workgroup's threads one after the other: few threads with much work each.
+            size = 4 if "subgroups" in self.features else None
+            return Tuning(subgroup_size=size, lanes=4, matvec_threads=64, tile=16)
         smallest = int(getattr(self._info, "subgroupMinSize", 0) or 0)
         largest = int(getattr(self._info, "subgroupMaxSize", 0) or 0)
         if "subgroups" not in self.features or not largest or largest > Tuning.lanes:
@@ -151,7 +155,6 @@ class Device:
                 raise GpuError(f"The GPU did not give a result back: {error}") from error
         self.check()
         data: bytes = copy.to_bytes()
-        copy.destroy()
         return data
 
     def push_memory_scope(self) -> None:

@@ -45,7 +45,16 @@ class GpuWeights:
 class GpuSink:
     """Implements `Sink`. Call `finish` once all tensors are in, or `abort`."""
 
-    def __init__(self, device: Device, specs: list[WeightSpec], *, precision: str, max_piece: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        specs: list[WeightSpec],
+        *,
+        precision: str,
+        max_piece: int,
+        max_binding: int | None = None,
+    ) -> None:
+        """Allocate for `specs`. Pieces have at most `max_piece` bytes; no buffer has more than `max_binding`."""
         self.device = device
         self.weights = GpuWeights()
         self._specs = {spec.name: spec for spec in specs}
@@ -53,24 +62,26 @@ class GpuSink:
         self._uploads: list[tuple[Buffer, Buffer]] = []
         self._next = 0
         self._pending: list[Any] = []
-        device.push_memory_scope()
-        create = device.buffers.create
-        vectors = {spec.name: spec.shape for spec in specs if spec.kind == "vector"}
-        self.weights.offsets, total = vector_offsets(vectors)
-        self.weights.sizes = {name: 4 * padded(shape[0], VECTOR_ALIGN) for name, shape in vectors.items()}
-        self.weights.vectors = create(total, "weights")
         for spec in specs:
             if spec.kind == "vector":
                 continue
             rows, columns = spec.shape[::-1] if spec.kind == "conv1d" else spec.shape
             spec_precision = "f32" if spec.kind == "table" else precision
-            layout = matrix_layout(rows, columns, spec_precision, max_bytes=device.max_binding)
+            limit = max_binding or device.max_binding
+            layout = matrix_layout(rows, columns, spec_precision, max_bytes=limit)
             if spec.kind == "table" and len(layout.parts) > 1:
                 raise UnsupportedModelError(
-                    f"{spec.name} needs {layout.nbytes / 1e6:,.0f} MB, more than this GPU can bind."
+                    f"{spec.name} takes {layout.nbytes / 1e6:,.1f} MB; this GPU binds at most {limit / 1e6:,.1f} MB at once."
                 )
             self.weights.layouts[spec.name] = layout
-            self.weights.parts[spec.name] = [create(layout.part_bytes(part), "weights") for part in layout.parts]
+        vectors = {spec.name: spec.shape for spec in specs if spec.kind == "vector"}
+        self.weights.offsets, total = vector_offsets(vectors)
+        self.weights.sizes = {name: 4 * padded(shape[0], VECTOR_ALIGN) for name, shape in vectors.items()}
+        device.push_memory_scope()
+        create = device.buffers.create
+        self.weights.vectors = create(total, "weights")
+        for name, layout in self.weights.layouts.items():
+            self.weights.parts[name] = [create(layout.part_bytes(part), "weights") for part in layout.parts]
 
     async def prepare(self) -> None:
         """Compile the conversion kernels and see whether the memory was there. Raises GpuError if not."""

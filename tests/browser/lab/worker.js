@@ -8,27 +8,24 @@ async function boot() {
   const pyodide = await loadPyodide({ indexURL, packages: ["numpy", "tiktoken", "micropip"] });
   pyodide.registerJsModule("tabgpt_gpu", gpu);
   await pyodide.pyimport("micropip").install(new URL(`../${site.wheel}`, import.meta.url).href);
-  pyodide.FS.mkdirTree("/lab/lab");
-  pyodide.FS.writeFile("/lab/lab/__init__.py", "");
+  pyodide.FS.mkdirTree("/lab/tests/browser/lab");
+  for (const name of ["__init__", "kernels", "models"]) {
+    const response = await fetch(new URL(`${name}.py`, import.meta.url), { cache: "no-store" });
+    pyodide.FS.writeFile(`/lab/tests/browser/lab/${name}.py`, await response.text());
+  }
   pyodide.runPython("import sys; sys.path.insert(0, '/lab')");
   return pyodide;
 }
 
 const booted = boot();
-const loaded = new Set();
 
 onmessage = async ({ data: { id, module, functionName, args } }) => {
   try {
     const pyodide = await booted;
-    if (!loaded.has(module)) {
-      const source = await (await fetch(new URL(`${module}.py`, import.meta.url), { cache: "no-store" })).text();
-      pyodide.FS.writeFile(`/lab/lab/${module}.py`, source);
-      loaded.add(module);
-    }
     pyodide.globals.set("lab_arguments", JSON.stringify(args));
     const code = `
 import importlib, inspect, json
-lab_result = getattr(importlib.import_module("lab.${module}"), "${functionName}")(**json.loads(lab_arguments))
+lab_result = getattr(importlib.import_module("tests.browser.lab.${module}"), "${functionName}")(**json.loads(lab_arguments))
 if inspect.isawaitable(lab_result):
     lab_result = await lab_result
 json.dumps(lab_result)`;

@@ -1,0 +1,126 @@
+"""GPU plans against transformers' own numbers, in headless Chromium."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.engine.ops.fuse import RULES
+from tests.browser.lab_page import FIXTURES, Lab
+
+pytestmark = pytest.mark.browser
+
+CASES = sorted(path.parent.name for path in (FIXTURES / "parity").glob("*/expected.json"))
+STORY = Path(__file__).parents[3] / "static" / "models" / "story"
+TOLERANCE = {"f32": 2e-3, "f16": 3e-2}
+"""Largest difference of a logit, of unit scale."""
+
+
+def expected(case: str) -> list[dict[str, Any]]:
+    prompts: list[dict[str, Any]] = json.loads((FIXTURES / "parity" / case / "expected.json").read_text())["prompts"]
+    return prompts
+
+
+def check(lab: Lab, lab_url: str, case: str, precision: str, **options: Any) -> dict[str, Any]:
+    prompts = expected(case)
+    answer: dict[str, Any] = lab.call(
+        "models",
+        "answers",
+        url=f"{lab_url}fixtures/parity/{case}/",
+        prompts=[prompt["ids"] for prompt in prompts],
+        greedy=len(prompts[0]["greedy"]),
+        precision=precision,
+        **options,
+    )
+    for prompt, result in zip(prompts, answer["results"], strict=True):
+        difference = np.abs(np.array(result["logits"]) - np.array(prompt["logits"])).max()
+        assert difference <= TOLERANCE[precision]
+        for position, gap in enumerate(prompt["gaps"]):
+            if gap <= 2 * TOLERANCE[precision]:
+                break  # within the tolerance either token is right, and then the texts part
+            assert result["greedy"][position] == prompt["greedy"][position]
+    # a freed model leaves nothing behind but the device's staging buffer
+    assert set(answer["memory_after"]) <= {"staging"}
+    return answer
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_greedy_continuations(lab: Lab, lab_url: str, case: str, precision: str) -> None:
+    check(lab, lab_url, case, precision)
+
+
+@pytest.mark.parametrize("rules", [[], *([rule for rule in RULES if rule != left_out] for left_out in RULES)], ids=str)
+def test_unfused_plans_agree(lab: Lab, lab_url: str, rules: list[str]) -> None:
+    fused = check(lab, lab_url, "plain-f32", "f32")
+    partly = check(lab, lab_url, "plain-f32", "f32", rules=rules)
+    assert partly["dispatches"]["decode"] >= fused["dispatches"]["decode"]
+    if not rules:
+        assert partly["dispatches"]["decode"] > 2 * fused["dispatches"]["decode"]
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        {},
+        {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4},
+        {"lanes": 32, "matvec_threads": 128, "subgroup_size": 0},
+        {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32},
+        {"lanes": 64, "matvec_threads": 256, "tile": 16},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("case", ["head-80-relu", "one-layer-f16"])
+def test_every_tuning_gives_the_same_numbers(lab: Lab, lab_url: str, case: str, tuning: dict[str, Any]) -> None:
+    check(lab, lab_url, case, "f32", tuning=tuning)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("case", ["plain-f32", "silu-separate-head", "wide-head-bf16"])
+def test_small_bindings_split_matrices_by_rows(lab: Lab, lab_url: str, case: str, precision: str) -> None:
+    whole = check(lab, lab_url, case, precision, limits="default")
+    parts = check(lab, lab_url, case, precision, limits="default", max_binding=18_000)
+    assert parts["dispatches"]["decode"] > whole["dispatches"]["decode"]
+
+
+@pytest.mark.parametrize("piece_bytes", [16384, 65536])
+def test_weights_may_arrive_in_small_pieces(lab: Lab, lab_url: str, piece_bytes: int) -> None:
+    check(lab, lab_url, "plain-f32", "f16", piece_bytes=piece_bytes)
+    check(lab, lab_url, "wide-head-bf16", "f32", piece_bytes=piece_bytes)
+
+
+def test_a_prompt_in_pieces_gives_the_same_logits(lab: Lab, lab_url: str) -> None:
+    ids = expected("plain-f32")[-1]["ids"]
+    difference = lab.call(
+        "models",
+        "split_invariance",
+        url=f"{lab_url}fixtures/parity/plain-f32/",
+        ids=ids,
+        cuts=[1, 2, 9, len(ids) - 1],
+        chunk=16,
+    )
+    assert difference <= 1e-4
+
+
+def test_loading_ten_times_does_not_grow_memory(lab: Lab, lab_url: str) -> None:
+    seen = lab.call("models", "reload", url=f"{lab_url}fixtures/parity/plain-f32/", times=10)
+    assert seen == [seen[0]] * 10
+    assert set(seen[0]) <= {"staging"}
+
+
+def test_the_story_model_reproduces_its_reference(lab: Lab, lab_url: str) -> None:
+    reference = json.loads((STORY / "reference.json").read_text())
+    answer = lab.call(
+        "models",
+        "answers",
+        url=f"{lab_url}models/story/",
+        prompts=[prompt["ids"] for prompt in reference["prompts"]],
+        greedy=24,
+        precision="f16",
+    )
+    for prompt, result in zip(reference["prompts"], answer["results"], strict=True):
+        logits = np.array(result["logits"])[prompt["top20_ids"]]
+        assert np.abs(logits - prompt["top20_logits"]).max() <= 2e-3
+        assert result["greedy"] == prompt["greedy_ids"]
