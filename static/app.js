@@ -14,7 +14,7 @@ const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id))
 const button = (id) => /** @type {HTMLButtonElement} */ (document.getElementById(id));
 
 const PROMPT_KEY = "tabgpt.prompt";
-/** What a model is called when nothing is written yet. */
+/** What the sheet holds at the first visit. */
 const OPENING = "Once upon a time";
 
 const status = element("status");
@@ -70,7 +70,7 @@ function facts(model) {
   if (model) {
     const memory = Object.values(model.memory).reduce((sum, bytes) => sum + bytes, 0);
     const where = model.backend === "webgpu" ? "on the GPU" : "in memory";
-    return `${parameters(model.parameters)} parameters in ${model.precision}, context ${integer(model.context)}, ${size(memory)} ${where}`;
+    return `${parameters(model.parameters)} parameters, ${model.precision}, context ${integer(model.context)}\n${size(memory)} ${where}`;
   }
   const { parameters: count, download } = known(settings.model) ?? {};
   if (!count || !download) return "";

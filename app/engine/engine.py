@@ -27,7 +27,7 @@ from app.engine.options import LoadOptions, parse_ids, parse_load_options, parse
 from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.hub import open_source
-from app.engine.weights.loader import load_tokenizer, open_checkpoint, stream
+from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint, stream
 from app.engine.weights.spec import Sink
 from app.engine.weights.transport import Transport
 
@@ -235,6 +235,7 @@ class Engine:
         checkpoint = await open_checkpoint(source)
         config = checkpoint.config
         specs = weight_specs(config)
+        check_tensors(checkpoint, specs)
         parameters = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs)
         dtypes = {checkpoint.tensors[spec.name].dtype for spec in specs}
         precision = backend.precision(options.precision, dtypes, parameters)

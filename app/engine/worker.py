@@ -86,7 +86,7 @@ class Page:
 
     def _send(self, message: dict[str, Any]) -> None:
         # create_pyproxies=False: a value that is not plain data is our mistake, and would leak if it went out.
-        self._post(to_js(message, dict_converter=js.Object.fromEntries, create_pyproxies=False))
+        self._post(to_js(with_nulls(message), dict_converter=js.Object.fromEntries, create_pyproxies=False))
 
 
 def plain(value: Any) -> Any:
@@ -99,6 +99,18 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
+    return value
+
+
+def with_nulls(value: Any) -> Any:
+    """Return plain data with null for None, which would become undefined, and so vanish from JSON."""
+    if value is None:
+        return jsnull
+    if isinstance(value, dict):
+        return {key: with_nulls(item) for key, item in value.items()}
+    if isinstance(value, list):
+        # Token ids and logprobs: thousands of numbers, and nothing to replace among them.
+        return value if all(isinstance(item, int | float) for item in value) else [with_nulls(item) for item in value]
     return value
 
 
