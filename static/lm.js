@@ -31,6 +31,7 @@
  * @property {number} cached bytes
  * @property {number} seconds
  * @property {Record<string, number>} memory bytes by purpose
+ * @property {{before: number, after: number}} heap bytes of Python's wasm memory, which never shrinks
  *
  * @typedef {object} GenerateOptions
  * @property {string} [prompt]

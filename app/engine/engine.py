@@ -100,9 +100,10 @@ class Engine:
 
         Options: model, precision, hub, backend, limits (see `LoadOptions`). While another load runs, the same options
         join it and other ones cancel it. Returns {model, revision, family, parameters, precision, backend, context,
-        vocab, downloaded, cached, seconds, memory}, sizes in bytes. Raises BusyError while generating, OptionError,
-        HubError, ModelFileError, UnsupportedModelError, GpuUnavailableError (backend "webgpu"), GpuError, and
-        CancelledError after `stop`.
+        vocab, downloaded, cached, seconds, memory, heap}, sizes in bytes. `memory` is what the model occupies by
+        purpose; `heap` {before, after} is Python's whole wasm memory, which never shrinks, so `after` is also its
+        peak (None outside of Pyodide). Raises BusyError while generating, OptionError, HubError, ModelFileError,
+        UnsupportedModelError, GpuUnavailableError (backend "webgpu"), GpuError, and CancelledError after `stop`.
         """
         options = parse_load_options(raw)
         while self._loading is not None and self._loading[0] != options:
@@ -228,7 +229,7 @@ class Engine:
         self._loading = None
 
     async def _load(self, options: LoadOptions) -> Model:
-        started = time.perf_counter()
+        started, heap = time.perf_counter(), heap_bytes()
         backend = await self._backend(options)
         source = open_source(options.model, hub=options.hub, transport=self._transport, site=self._site)
         self._status("loading", "Reading the model's description")
@@ -266,6 +267,7 @@ class Engine:
                 "cached": 0,
                 "seconds": time.perf_counter() - started,
                 "memory": runner.memory(),
+                "heap": None if heap is None else {"before": heap, "after": heap_bytes()},
             },
         )
 
@@ -356,6 +358,15 @@ def _text(value: object) -> str:
 
 def _tokens(count: int) -> str:
     return f"{count:,} token{'' if count == 1 else 's'}"
+
+
+def heap_bytes() -> int | None:
+    """Return the size of Python's wasm memory; None outside of Pyodide."""
+    if not IN_BROWSER:
+        return None
+    import pyodide_js
+
+    return int(pyodide_js._module.HEAP8.length)
 
 
 def _pyodide_version() -> str | None:
