@@ -68,6 +68,10 @@ class RangeError(HubError):
     """The server ignored the range, or sent another one than was asked for."""
 
 
+class ChangedError(RangeError):
+    """A file was replaced by another while it was being read."""
+
+
 class TruncatedError(HubError):
     """A body was shorter or longer than announced."""
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from app.engine.errors import (
+    ChangedError,
     GatedError,
     HubError,
     ModelFileError,
@@ -51,6 +52,7 @@ TEXT_FILE = 32 << 20
 """Bytes that a JSON or text file may have."""
 
 _NAME = re.compile(r"([A-Za-z0-9_][\w.-]{0,95})/([A-Za-z0-9_][\w.-]{0,95})(?:@([!-~]{1,200}))?", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
 
 T = TypeVar("T")
@@ -67,25 +69,37 @@ class Source:
         base: str,
         transport: Transport,
         *,
+        repository: str | None = None,
         host: str | None = None,
         sleep: Sleep = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         """Read from the folder at `base`, a URL that ends with "/".
 
-        `host` is how messages name the place, the URL's host by default. `chance` in [0, 1) is the back-off's jitter.
+        `repository` is the URL of the hub's repository, if it is one, without a "/" at the end. `host` is how messages
+        name the place, the URL's host by default. `chance` in [0, 1) is the back-off's jitter.
         """
         self.model = model
         self.revision = revision
-        self.commit: str | None = None
-        """What `revision` stands for now, once the hub has told."""
+        self.commit: str | None = revision if revision and COMMIT.fullmatch(revision) else None
+        """What `revision` stands for now, once the hub has told. From then on only its files are asked for."""
         self.base = base
+        self.repository = repository
+        self.downloaded = 0
+        """Bytes that came over the network, also in tries that failed."""
         self._host = urlsplit(base).netloc if host is None else host
         self._transport = transport
         self._sleep = sleep
         self._chance = chance
         self._whole: dict[str, Blob] = {}
         self._sizes: dict[str, int] = {}
+        self._etags: dict[str, str] = {}
+
+    def start_over(self) -> None:
+        """Forget what is known of the files, since one has changed."""
+        self._whole.clear()
+        self._sizes.clear()
+        self._etags.clear()
 
     def label(self, file: str) -> str:
         """Name a file in a message: with its model and the server's host."""
@@ -191,7 +205,7 @@ class Source:
         if body.nbytes != sent[1] - sent[0] or not answer.complete:
             raise TruncatedError(f"{body.nbytes} bytes came, {sent[1] - sent[0]} were announced")
         if size is not None and self._sizes.setdefault(file, size) != size:
-            raise RangeError(f"{label} changed its length while it was being read. Load the model again.")
+            raise ChangedError(f"{label} changed its length while it was being read. Load the model again.")
         return body, size
 
     async def _ask(
@@ -209,12 +223,14 @@ class Source:
         while True:
             tries += 1
             asked_to_wait = None
+            received = _Received(self, on_bytes)
             try:
                 answer = await self._transport.get(
-                    self._url(file), start=start, stop=stop, limit=limit, on_bytes=on_bytes
+                    self._url(file), start=start, stop=stop, limit=limit, on_bytes=received
                 )
-                self.commit = answer.headers.get("x-repo-commit", self.commit)
+                self._learn_commit(answer)
                 if answer.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                    self._check_etag(file, answer)
                     return accept(answer)
                 asked_to_wait = _retry_after(answer.headers.get("retry-after", ""))
                 raise self._refusal(file, answer.status)
@@ -234,6 +250,17 @@ class Source:
                 raise failure
             waited += pause
             await self._sleep(pause)
+
+    def _learn_commit(self, answer: Response) -> None:
+        if self.repository is not None and self.commit is None:
+            commit = answer.headers.get("x-repo-commit", "")
+            self.commit = commit if COMMIT.fullmatch(commit) else None
+
+    def _check_etag(self, file: str, answer: Response) -> None:
+        etag = answer.headers.get("etag", "")
+        # A weak one may change with the server that answers.
+        if etag.startswith('"') and self._etags.setdefault(file, etag) != etag:
+            raise ChangedError(f"{self.label(file)} was replaced while it was being read. Load the model again.")
 
     def _refusal(self, file: str, status: int) -> HubError:
         """Turn a status that is no success into an error."""
@@ -261,7 +288,23 @@ class Source:
         return HubError(f"{label} could not be fetched: {said}. Open {self._url(file)} in a browser tab to see why.")
 
     def _url(self, file: str) -> str:
-        return self.base + quote(file)
+        base = self.base
+        if self.repository is not None and self.commit is not None:
+            base = f"{self.repository}/resolve/{self.commit}/"
+        return base + quote(file)
+
+
+class _Received:
+    """Counts the bytes of one try."""
+
+    def __init__(self, source: Source, on_bytes: OnBytes | None) -> None:
+        self._source, self._on_bytes, self._counted = source, on_bytes, 0
+
+    def __call__(self, nbytes: int) -> None:
+        self._source.downloaded += nbytes - self._counted
+        self._counted = nbytes
+        if self._on_bytes:
+            self._on_bytes(nbytes)
 
 
 def open_source(
@@ -302,8 +345,9 @@ def open_source(
             "'.', '_' and '-'."
         )
     owner, repo, revision = match[1], match[2], match[3] or "main"
-    base = f"{_base_url('hub', hub or DEFAULT_HUB)}{owner}/{repo}/resolve/{quote(revision, safe='')}/"
-    return Source(f"{owner}/{repo}", revision, base, transport, sleep=sleep, chance=chance)
+    repository = f"{_base_url('hub', hub or DEFAULT_HUB)}{owner}/{repo}"
+    base = f"{repository}/resolve/{quote(revision, safe='')}/"
+    return Source(f"{owner}/{repo}", revision, base, transport, repository=repository, sleep=sleep, chance=chance)
 
 
 def _base_url(option: str, url: str) -> str:
