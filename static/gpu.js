@@ -52,6 +52,32 @@ export function submit(device, plan, count, rows, length) {
 }
 
 /**
+ * Sample `steps` tokens, each in one compute pass, without waiting for any of them: the sampler writes the next token
+ * where the model reads it. `model` null: only sample, from the logits that are there. Resolves to the results' bytes,
+ * of `size` each, from slot `first` of a ring of `ring`.
+ * @param {GPUDevice} device @param {Plan | null} model @param {Plan} sampler @param {number} steps
+ * @param {number} length positions filled before @param {GPUBuffer} results @param {number} first @param {number} ring
+ * @param {number} size @param {GPUBuffer} staging
+ */
+export async function decode(device, model, sampler, steps, length, results, first, ring, size, staging) {
+  const encoder = device.createCommandEncoder();
+  for (let i = 0; i < steps; i++) {
+    const pass = encoder.beginComputePass();
+    if (model) replay(pass, model, model.pipelines.length, 1, length + i + 1);
+    replay(pass, sampler, sampler.pipelines.length, 1, length + i + 1);
+    pass.end();
+  }
+  const until = Math.min(steps, ring - first);
+  encoder.copyBufferToBuffer(results, first * size, staging, 0, until * size);
+  if (until < steps) encoder.copyBufferToBuffer(results, 0, staging, until * size, (steps - until) * size);
+  device.queue.submit([encoder.finish()]);
+  await staging.mapAsync(GPUMapMode.READ, 0, steps * size);
+  const copy = new Uint8Array(staging.getMappedRange(0, steps * size)).slice();
+  staging.unmap();
+  return copy;
+}
+
+/**
  * @param {GPUDevice} device @param {GPUBindGroupLayout} layout @param {number[]} numbers @param {GPUBuffer[]} buffers
  * @param {number[]} offsets @param {number[]} sizes
  */

@@ -2,5 +2,6 @@
 struct Step {
   position: u32, // tokens in the KV cache before this step
   n: u32,        // tokens of this step
+  drawn: u32,    // tokens sampled since the prompt
 }
 @group(0) @binding(10) var<uniform> step: Step;

@@ -1,6 +1,7 @@
 """A plan: a graph's kernels compiled, its tensors given buffers by lifetime, everything bound, ready to be replayed."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import tabgpt_gpu
 
@@ -24,11 +25,13 @@ from app.engine.ops.record import Cache, Graph, Tensor, Weight, last_uses, padde
 
 @dataclass(frozen=True)
 class Fixed:
-    """Buffers that outlive a plan: the step's numbers, the token ids, the caches, and two that stand for nothing."""
+    """Buffers that plans share: the step's numbers, the token ids, the caches, the logits, and two that stand for
+    nothing."""
 
     step: Buffer
     ids: Buffer
     caches: list[Buffer]
+    logits: Buffer
     unread: Buffer
     unwritten: Buffer
 
@@ -63,7 +66,7 @@ class Plan:
 
     def _bind(self, weights: GpuWeights, fixed: Fixed) -> None:
         keep = [self.graph.ids, self.graph.result, *self.graph.taps.values()]
-        self._tensors[self.graph.ids] = fixed.ids
+        self._tensors |= {self.graph.ids: fixed.ids, self.graph.result: fixed.logits}
         freed = dict(zip(map(id, self.graph.nodes), last_uses(self.graph.nodes, keep), strict=True))
         for index, dispatch in enumerate(self.dispatches):
             slices = {
@@ -118,6 +121,11 @@ class Plan:
             splits = -(-config.n_ctx // self.tuning.split)
             return 4 * splits * (heads + 4 * config.n_head)
         return 4 * rows * (heads if tensor.layout == "heads" else padded(tensor.width))
+
+    @property
+    def js(self) -> Any:
+        """The recorded list, for gpu.js."""
+        return self._js
 
     def submit(self, *, rows: int, length: int, logits: bool = True) -> None:
         """Run a step of `rows` tokens, after which `length` positions are filled."""

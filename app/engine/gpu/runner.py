@@ -1,19 +1,27 @@
 """A `Runner` on WebGPU: two plans over one set of weights and caches, for prompt chunks and for single tokens."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.errors import NonFiniteLogitsError
+from app.engine.gpu.ahead import MAX_AHEAD, Ahead
 from app.engine.gpu.buffers import COPY_DST, STORAGE, UNIFORM, Buffer
 from app.engine.gpu.device import Device
 from app.engine.gpu.plan import Fixed, Plan
+from app.engine.gpu.results import BAD_LOGITS, OK, UNDECIDED, Drawn
+from app.engine.gpu.sampler import GpuSampler
 from app.engine.gpu.select import Tuning, cache_floats
 from app.engine.gpu.weights import GpuWeights
 from app.engine.models.config import GPT2Config
 from app.engine.models.gpt2 import gpt2, nest, weight_specs
 from app.engine.ops.fuse import RULES, FuseLimits, fuse
-from app.engine.ops.record import Graph, Weight, record
+from app.engine.ops.record import Graph, Weight, padded, record
+from app.engine.sampling import Rules
+from app.engine.sampling import sample as choose
+from app.engine.sampling import top as ranking
 
 CHUNK = 512
 """Tokens of the prompt that one submit takes at most."""
@@ -31,7 +39,8 @@ class GpuRunner:
         self.length = 0
         self._fixed = fixed
         self._plans: dict[str, Plan] = {}
-        self._last: Plan | None = None
+        self._sampler: GpuSampler | None = None
+        self._drawn = 0
 
     @classmethod
     async def create(
@@ -56,6 +65,7 @@ class GpuRunner:
             step=create(32, "activations", UNIFORM | STORAGE | COPY_DST),
             ids=create(4 * chunk, "activations"),
             caches=[create(4 * cache_floats(config), "cache") for _ in range(config.n_layer)],
+            logits=create(4 * padded(config.n_vocab), "activations"),
             unread=create(16, "activations"),
             unwritten=create(16, "activations"),
         )
@@ -67,6 +77,14 @@ class GpuRunner:
                 runner._plans[name] = await Plan.create(
                     device, graph, weights=weights, fixed=fixed, rows=rows, tuning=tuning
                 )
+            runner._sampler = await GpuSampler.create(
+                device,
+                n_vocab=config.n_vocab,
+                logits=fixed.logits,
+                ids=fixed.ids,
+                step=fixed.step,
+                ring=max(MAX_AHEAD, config.n_ctx),
+            )
         except BaseException:
             await device.js.popErrorScope()
             runner.free()
@@ -88,16 +106,80 @@ class GpuRunner:
             piece = ids[start : start + plan.rows]
             start += len(piece)
             self.device.write(self._fixed.ids, np.asarray(piece, np.uint32))
-            self.device.write(self._fixed.step, np.array([self.length, len(piece), 0, 0], np.uint32))
+            self.device.write(self._fixed.step, np.array([self.length, len(piece), self._drawn, 0], np.uint32))
             self.length += len(piece)
             plan.submit(rows=len(piece), length=self.length, logits=start == len(ids))
-            self._last = plan
 
     async def logits(self) -> NDArray[np.float32]:
         """See `Runner.logits`."""
-        assert self._last is not None, "feed() comes before logits()"
-        buffer = self._last.buffer(self._last.graph.result)
-        return np.frombuffer(await self.device.read(buffer, 4 * self.n_vocab), np.float32)
+        return np.frombuffer(await self.device.read(self._fixed.logits, 4 * self.n_vocab), np.float32)
+
+    async def sample(
+        self,
+        rules: Rules,
+        *,
+        uniforms: NDArray[np.float32],
+        history: Sequence[int],
+        top: int = 0,
+        depth: int | None = None,
+    ) -> AsyncGenerator[list[Drawn], None]:
+        """Draw len(uniforms) tokens on the GPU, which runs ahead of whoever consumes them.
+
+        `history` are the tokens in the cache, after whose last one the logits are ready. `depth` is how many tokens are
+        submitted before the first of them is read; None adapts it: few at first, so that text appears at once, then as
+        many as keep the GPU busy and can be thrown away at once. Yields tokens in groups as they are read back.
+        Whatever was computed past the last one yielded is forgotten when the generator is closed.
+        """
+        sampler = self._sampler
+        assert sampler is not None
+        assert self.length + len(uniforms) - 1 <= self.n_ctx, "the cache is too short"
+        tokens = list(history)
+        while len(tokens) - len(history) < len(uniforms):
+            done = len(tokens) - len(history)
+            plan = sampler.begin(rules, top=top, uniforms=uniforms, history=tokens)
+            ahead = Ahead(self.device, self._plans["decode"].js, plan, sampler)
+            undecided = False
+            async with aclosing(ahead.groups(len(tokens), first=done, stop=len(uniforms), depth=depth)) as groups:
+                async for group in groups:
+                    kept = []
+                    for drawn in group:
+                        undecided = drawn.status == UNDECIDED
+                        if undecided:
+                            break
+                        if drawn.status == BAD_LOGITS:
+                            await self._raise_bad_logits(tokens)
+                        tokens.append(drawn.id)
+                        self.length = len(tokens) - 1  # what runs ahead does not count
+                        kept.append(drawn)
+                    if kept:
+                        yield kept
+                    if undecided:
+                        break
+            if undecided:
+                # The logits have been overwritten since: compute them again, and choose in Python.
+                logits = await self._logits_after(tokens)
+                chosen = choose(logits, rules, float(uniforms[len(tokens) - len(history)]), tokens)
+                ranked = ranking(logits, top) if top else []
+                tokens.append(chosen.id)
+                yield [Drawn(chosen.id, chosen.logprob, OK, ranked)]
+                if len(tokens) - len(history) < len(uniforms):
+                    self._drawn = len(tokens) - len(history)
+                    try:
+                        await self.feed(tokens[-1:])
+                    finally:
+                        self._drawn = 0
+
+    async def _logits_after(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self.rewind(len(tokens) - 1)
+        await self.feed(tokens[-1:])
+        return await self.logits()
+
+    async def _raise_bad_logits(self, tokens: Sequence[int]) -> None:
+        choose(await self._logits_after(tokens), Rules(), 0.0)
+        raise NonFiniteLogitsError(
+            "The model computed NaN or infinite logits once, and finite ones when asked again: the GPU or its driver "
+            "may be faulty. Load the model again, or choose the NumPy backend."
+        )
 
     def rewind(self, length: int) -> None:
         """See `Runner.rewind`."""
@@ -116,12 +198,14 @@ class GpuRunner:
         for plan in self._plans.values():
             plan.free()
         self._plans.clear()
+        if self._sampler is not None:
+            self._sampler.free()
         for buffer in [*self._fixed_buffers(), *self.weights.buffers()]:
             self.device.buffers.destroy(buffer)
 
     def _fixed_buffers(self) -> list[Buffer]:
         fixed = self._fixed
-        return [fixed.step, fixed.ids, *fixed.caches, fixed.unread, fixed.unwritten]
+        return [fixed.step, fixed.ids, *fixed.caches, fixed.logits, fixed.unread, fixed.unwritten]
 
 
 def _graph(config: GPT2Config, *, single: bool) -> Graph:

@@ -26,6 +26,8 @@ class Tuning:
     """Tokens and outputs of a matmul's tile."""
     split: int = 64
     """Positions that one workgroup of attend_split takes."""
+    sampler_threads: int = 128
+    """Threads in a workgroup of the sampler's kernels."""
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,13 @@ class GpuSink:
         max_piece: int,
         max_binding: int | None = None,
     ) -> None:
-        """Allocate for `specs`. Pieces have at most `max_piece` bytes; no buffer has more than `max_binding`."""
+        """Allocate for `specs`. Pieces have `max_piece` bytes or one step of rows, parts at most `max_binding`."""
         self.device = device
         self.weights = GpuWeights()
         self._specs = {spec.name: spec for spec in specs}
-        self._max_piece = max_piece
+        # A piece has whole rows, and 32 of them where they are transposed, however wide they are.
+        steps = [4 * spec.shape[1] * (32 if spec.kind == "conv1d" else 1) for spec in specs if spec.kind != "vector"]
+        self._max_piece = max(max_piece, *steps)
         self._uploads: list[tuple[Buffer, Buffer]] = []
         self._next = 0
         self._pending: list[Any] = []
@@ -67,11 +69,11 @@ class GpuSink:
                 continue
             rows, columns = spec.shape[::-1] if spec.kind == "conv1d" else spec.shape
             spec_precision = "f32" if spec.kind == "table" else precision
-            limit = max_binding or device.max_binding
+            limit = device.max_binding if spec.kind == "table" else max_binding or device.max_binding
             layout = matrix_layout(rows, columns, spec_precision, max_bytes=limit)
             if spec.kind == "table" and len(layout.parts) > 1:
                 raise UnsupportedModelError(
-                    f"{spec.name} takes {layout.nbytes / 1e6:,.1f} MB; this GPU binds at most {limit / 1e6:,.1f} MB at once."
+                    f"{spec.name} takes {layout.nbytes / 1e6:,.1f} MB; this GPU binds at most {limit / 1e6:,.1f} MB."
                 )
             self.weights.layouts[spec.name] = layout
         vectors = {spec.name: spec.shape for spec in specs if spec.kind == "vector"}
@@ -106,8 +108,7 @@ class GpuSink:
             values = to_float32(data.to_bytes(), dtype)
             self.device.write(self.weights.vectors, values, self.weights.offsets[spec.name])
             return
-        if data.nbytes > self._max_piece:
-            raise UnsupportedModelError(f"{spec.name}: one row takes {data.nbytes} bytes, more than an upload holds.")
+        assert data.nbytes <= self._max_piece, f"{spec.name}: a piece of {data.nbytes} bytes"
         upload, _ = self._uploads[self._next]
         self._upload(upload, data)
         layout = self.weights.layouts[spec.name]

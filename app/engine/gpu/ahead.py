@@ -1,0 +1,107 @@
+"""Keeps the GPU busy: submits tokens before the earlier ones are read back, and reads them back in groups.
+
+Chromium answers a readback at once if the GPU is idle by then, and otherwise up to 3 ms later, since it polls. At a
+third of a millisecond a token, what counts is never to wait.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import tabgpt_gpu
+
+from app.engine.gpu.buffers import COPY_DST, MAP_READ, Buffer
+from app.engine.gpu.device import Device
+from app.engine.gpu.results import RESULT_WORDS, Drawn, parse
+from app.engine.gpu.sampler import GpuSampler
+
+MAX_AHEAD = 128
+"""Tokens in flight at most."""
+STOP_MS = 60.0
+"""What is in flight should be done in this time, so that Stop answers within a tenth of a second."""
+_GROUPS = 4
+"""Submits over which the tokens in flight are spread: the next is issued while the others still run."""
+
+
+class Ahead:
+    """One run of tokens, each drawn by the plan `sampler_plan` from the logits of the plan `model_plan`."""
+
+    def __init__(self, device: Device, model_plan: Any, sampler_plan: Any, sampler: GpuSampler) -> None:
+        self._device = device
+        self._model = model_plan
+        self._plan = sampler_plan
+        self._sampler = sampler
+        self._staging: list[Buffer] = []
+        self._ms: float | None = None
+
+    async def groups(
+        self, length: int, *, first: int, stop: int, depth: int | None
+    ) -> AsyncGenerator[list[Drawn], None]:
+        """Yield tokens `first` to `stop` of a generation, where the cache holds `length` and the logits are ready.
+
+        `depth` tokens are in flight; None adapts to how long one takes.
+        """
+        pending: deque[tuple[asyncio.Future[Any], Buffer]] = deque()
+        submitted, received = first, first
+        size = 1
+        last = time.perf_counter()
+        try:
+            while received < stop:
+                room = depth or self._room()
+                size = max(1, min(2 * size, -(-room // _GROUPS)))
+                while submitted < stop and (not pending or submitted - received + size <= room):
+                    steps = 1 if submitted == first else min(size, stop - submitted)
+                    # The first token comes from logits that are there already.
+                    model = None if submitted == first else self._model
+                    pending.append(self._submit(model, steps, length + submitted - first - 1, submitted))
+                    submitted += steps
+                future, staging = pending.popleft()
+                data = await future
+                self._device.check()
+                self._staging.append(staging)
+                group = parse(data.to_bytes())
+                now = time.perf_counter()
+                if received > first:
+                    self._note(1000 * (now - last) / len(group))
+                last = now
+                received += len(group)
+                yield group
+        finally:
+            # Buffers must not be mapped when they are used or freed next.
+            await asyncio.gather(*(future for future, _ in pending), return_exceptions=True)
+            for buffer in [*self._staging, *(staging for _, staging in pending)]:
+                self._device.buffers.destroy(buffer)
+
+    def _submit(self, model: Any, steps: int, length: int, drawn: int) -> tuple[asyncio.Future[Any], Buffer]:
+        nbytes = 4 * RESULT_WORDS * MAX_AHEAD
+        staging = (
+            self._staging.pop()
+            if self._staging
+            else self._device.buffers.create(nbytes, "staging", MAP_READ | COPY_DST)
+        )
+        sampler = self._sampler
+        promise = tabgpt_gpu.decode(
+            self._device.js,
+            model,
+            self._plan,
+            steps,
+            length,
+            sampler.results.js,
+            drawn % sampler.ring,
+            sampler.ring,
+            4 * RESULT_WORDS,
+            staging.js,
+        )
+        return asyncio.ensure_future(promise), staging
+
+    def _room(self) -> int:
+        """Tokens that may be in flight."""
+        if self._ms is None:
+            return 2
+        return max(1, min(MAX_AHEAD, int(STOP_MS / self._ms)))
+
+    def _note(self, ms: float) -> None:
+        # The first readings are waits of a nearly idle pipeline; the estimate falls quickly and rises slowly.
+        self._ms = ms if self._ms is None else min(ms, self._ms + 0.25 * (ms - self._ms))
