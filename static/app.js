@@ -57,10 +57,11 @@ function update() {
   button("copy").disabled = sheet.prompt + continuation === "";
 
   const load = button("load");
-  load.disabled = busy || current || failed || settings.model === "";
+  load.disabled = busy || failed || settings.model === "";
   const model = known(settings.model);
   const wanted = model?.id === "story" || !model ? "Load" : `Load ${size(model.download)}`;
-  load.textContent = loading ? "Loading" : current ? "Loaded" : wanted;
+  load.textContent = loading ? "Loading" : wanted;
+  load.hidden = current;
   element("model-facts").textContent = facts(current ? loaded : null);
   element("tab-name").textContent = loaded ? nameOf(loaded.model) : loading ? nameOf(settings.model) : "No model yet";
 }
