@@ -17,18 +17,21 @@
  * @property {string} [hub] base URL of the hub
  * @property {"auto"|"webgpu"|"numpy"} [backend]
  * @property {"adapter"|"default"} [limits] which WebGPU limits to work within
+ * @property {"auto"|"off"} [cache] whether to keep what is downloaded, and to use what is kept
  *
  * @typedef {object} Loaded
  * @property {string} model
  * @property {string|null} revision
+ * @property {string|null} commit what the revision stood for
  * @property {string} family
  * @property {number} parameters
  * @property {"f32"|"f16"} precision
  * @property {"webgpu"|"numpy"} backend
  * @property {number} context
  * @property {number} vocab
- * @property {number} downloaded bytes
- * @property {number} cached bytes
+ * @property {number} downloaded bytes that came over the network
+ * @property {number} cached bytes that came from the browser's storage
+ * @property {{kept: boolean, reason: string|null}} storage whether it is kept for next time, and why not
  * @property {number} seconds
  * @property {Record<string, number>} memory bytes by purpose
  * @property {{before: number, after: number}} heap bytes of Python's wasm memory, which never shrinks
@@ -76,9 +79,21 @@
  *
  * @typedef {object} Progress
  * @property {string} model
- * @property {number} loaded bytes so far
+ * @property {number} loaded bytes so far, from wherever
  * @property {number} total bytes in all
  * @property {string} tensor that is coming
+ * @property {string} part of the model that it belongs to, in words
+ * @property {number} downloaded bytes that came over the network
+ * @property {number} cached bytes that came from the browser's storage
+ * @property {number|null} speed bytes a second over the network
+ * @property {number|null} seconds_left
+ *
+ * @typedef {object} Storage what the browser keeps for this page
+ * @property {{model: string, revision: string|null, bytes: number, complete: boolean}[]} models
+ * @property {number|null} usage bytes
+ * @property {number|null} quota bytes
+ * @property {boolean|null} persisted whether the browser promised not to clear it by itself
+ * @property {string|null} reason why nothing, or nothing more, can be kept
  *
  * @typedef {{status: Status, progress: Progress, token: Token & {call: number}, error: Failure}} Events
  */
@@ -130,12 +145,28 @@ class LanguageModel {
    * @returns {Promise<Loaded>}
    */
   load(options = {}) {
+    // Only a window may ask for this, not a worker. Whatever the answer, the model is kept as long as it lasts.
+    if ((options.model ?? "story") !== "story") navigator.storage?.persist?.().catch(() => {});
     return this.#call("load", options);
   }
 
   /** Free the model, after stopping whatever runs. @returns {Promise<void>} */
   unload() {
     return this.#call("unload");
+  }
+
+  /** What is kept of models, so that they are downloaded once. @returns {Promise<Storage>} */
+  storage() {
+    return this.#call("storage");
+  }
+
+  /**
+   * Delete what is kept of a model, or of all models. One that is loaded stays loaded.
+   * @param {string} [model]
+   * @returns {Promise<void>}
+   */
+  forget(model) {
+    return this.#call("forget", ...(model === undefined ? [] : [model]));
   }
 
   /**
@@ -258,6 +289,10 @@ class LanguageModel {
 
   /** @param {any} message */
   #receive(message) {
+    if (message.event === "tokens") {
+      const { call, tokens } = message.data;
+      return tokens.forEach((/** @type {Token} */ token) => this.#emit("token", { ...token, call }));
+    }
     if (message.event) return this.#emit(message.event, message.data);
     if (message.fatal) return this.#die(message.fatal);
     const pending = this.#pending.get(message.id);

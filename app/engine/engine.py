@@ -15,6 +15,7 @@ from app.engine.backends import IN_BROWSER, Backend, NumpyBackend, WebGpuBackend
 from app.engine.errors import (
     BusyError,
     CancelledError,
+    ChangedError,
     DeviceLostError,
     GpuUnavailableError,
     NotLoadedError,
@@ -26,15 +27,16 @@ from app.engine.models.gpt2 import weight_specs
 from app.engine.options import LoadOptions, parse_ids, parse_load_options, parse_options
 from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
-from app.engine.weights.hub import open_source
+from app.engine.weights.cache import Cache, CachedFiles, Store, StoreError
+from app.engine.weights.files import ModelFiles
+from app.engine.weights.hub import Source, open_source
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint, stream
+from app.engine.weights.progress import LoadProgress
 from app.engine.weights.spec import Sink
 from app.engine.weights.transport import Transport
 
 Emit = Callable[[str, dict[str, Any]], None]
 """Takes an event's name ("status", "progress") and its data."""
-
-PROGRESS_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,8 @@ class Engine:
     """One model, loaded, used and freed. Options come as mappings and results go as plain dicts and lists.
 
     Every method that needs the model raises NotLoadedError without one, and those that use its cache BusyError while
-    another does. Events: "status" {state, text, model} (what `load` returned, or None) and "progress" {model, loaded,
-    total, tensor} (in bytes).
+    another does. Events: "status" {state, text, model} (what `load` returned, or None) and "progress" (see
+    `LoadProgress`).
     """
 
     def __init__(
@@ -63,12 +65,22 @@ class Engine:
         transport: Transport,
         site: str | None,
         open_gpu: Callable[[str], Awaitable[WebGpuBackend]] = open_webgpu,
+        open_store: Callable[[], Awaitable[Store]] | None = None,
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Fetch over `transport`; `site` is the page's base URL, where the embedded model is."""
+        """Fetch over `transport`; `site` is the page's base URL, where the embedded model is.
+
+        What is downloaded is kept in the store that `open_store` opens, if it can. `log` is told what may interest
+        whoever looks for a fault.
+        """
         self._emit = emit
         self._transport = transport
         self._site = site
         self._open_gpu = open_gpu
+        self._open_store = open_store
+        self._log = log
+        self._cache: Cache | None = None
+        self._not_kept: str | None = None
         self._gpu: WebGpuBackend | None = None
         self._gpu_reason: str | None = None
         self._model: Model | None = None
@@ -98,12 +110,16 @@ class Engine:
     async def load(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Free what is loaded and load another model; if that fails, none is left.
 
-        Options: model, precision, hub, backend, limits (see `LoadOptions`). While another load runs, the same options
-        join it and other ones cancel it. Returns {model, revision, family, parameters, precision, backend, context,
-        vocab, downloaded, cached, seconds, memory, heap}, sizes in bytes. `memory` is what the model occupies by
-        purpose; `heap` {before, after} is Python's whole wasm memory, which never shrinks, so `after` is also its
-        peak (None outside of Pyodide). Raises BusyError while generating, OptionError, HubError, ModelFileError,
-        UnsupportedModelError, GpuUnavailableError (backend "webgpu"), GpuError, and CancelledError after `stop`.
+        Options: model, precision, hub, backend, limits, cache (see `LoadOptions`). While another load runs, the same
+        options join it and other ones cancel it. Returns {model, revision, commit, family, parameters, precision,
+        backend, context, vocab, downloaded, cached, storage, seconds, memory, heap}, sizes in bytes. `downloaded` came
+        over the network and `cached` from the browser's storage; `storage` {kept, reason} tells whether the model will
+        be there next time, and why not (None for what needs no keeping). `memory` is what the model occupies by
+        purpose; `heap` {before, after} is Python's whole wasm memory, which never shrinks, so `after` is also its peak
+        (None outside of Pyodide).
+
+        Raises BusyError while generating, OptionError, HubError, ModelFileError, UnsupportedModelError,
+        GpuUnavailableError (backend "webgpu"), GpuError, and CancelledError after `stop`.
         """
         options = parse_load_options(raw)
         while self._loading is not None and self._loading[0] != options:
@@ -127,8 +143,8 @@ class Engine:
         self._free()
         self._status("idle", "No model is loaded")
 
-    async def stream(self, raw: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield {text, id, logprob, top} for each token, then what `complete` returns."""
+    async def stream(self, raw: Mapping[str, Any]) -> AsyncGenerator[list[dict[str, Any]] | dict[str, Any], None]:
+        """Yield lists of {text, id, logprob, top}, one for each token, then what `complete` returns."""
         with self._alone("generating"):
             model = self._need_model()
             options = parse_options(raw)
@@ -147,10 +163,13 @@ class Engine:
                         if isinstance(event, Started):
                             self._status("generating", f"Reading {_tokens(len(event.prompt_ids))} of text")
                             continue
-                        if reading and isinstance(event, TokenEvent):
+                        if isinstance(event, Result):
+                            yield self._plain(event, model.tokenizer)
+                            continue
+                        if reading:
                             reading = False
                             self._status("generating", "Generating")
-                        yield self._plain(event, model.tokenizer)
+                        yield [self._plain(token, model.tokenizer) for token in event]
             except DeviceLostError:
                 self._lose_gpu()
                 raise
@@ -167,7 +186,8 @@ class Engine:
         last: dict[str, Any] = {}
         async with aclosing(self.stream(raw)) as events:
             async for event in events:
-                last = event
+                if isinstance(event, dict):
+                    last = event
         return last
 
     def stop(self) -> None:
@@ -210,6 +230,27 @@ class Engine:
         """Return the bytes in use by purpose; empty without a model."""
         return {} if self._model is None else self._model.runner.memory()
 
+    async def storage(self) -> dict[str, Any]:
+        """Return {models: [{model, revision, bytes, complete}], usage, quota, persisted, reason}: what is kept here.
+
+        `reason` says why nothing is or can be kept, else it is None.
+        """
+        cache = await self._open_cache()
+        if cache is None:
+            return {"models": [], "usage": None, "quota": None, "persisted": None, "reason": self._not_kept}
+        return {"models": await cache.models(), **await cache.estimate(), "reason": cache.trouble}
+
+    async def forget(self, model: str | None = None) -> None:
+        """Delete what is kept of a model, or of all models. One that is loaded stays loaded. Raises BusyError."""
+        if self._loading is not None:
+            raise BusyError("A model is being loaded. Wait for it, or stop it first.")
+        cache = await self._open_cache()
+        if cache is not None:
+            try:
+                await cache.forget(model)
+            except StoreError as error:
+                raise BusyError(f"Not all could be deleted: {error}. Close other tabs of this page first.") from error
+
     async def _load_alone(self, options: LoadOptions) -> Model:
         with self._alone("loading a model"):
             self._free()
@@ -229,26 +270,50 @@ class Engine:
         self._loading = None
 
     async def _load(self, options: LoadOptions) -> Model:
-        started, heap = time.perf_counter(), heap_bytes()
         backend = await self._backend(options)
         source = open_source(options.model, hub=options.hub, transport=self._transport, site=self._site)
         self._status("loading", "Reading the model's description")
-        checkpoint = await open_checkpoint(source)
-        config = checkpoint.config
-        specs = weight_specs(config)
-        check_tensors(checkpoint, specs)
-        parameters = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs)
-        dtypes = {checkpoint.tensors[spec.name].dtype for spec in specs}
-        precision = backend.precision(options.precision, dtypes, parameters)
-        tokenizer = await load_tokenizer(source, config)
+        try:
+            return await self._load_from(source, backend, options)
+        except ChangedError as error:
+            self._log(f"{error} Starting over.")
+        source.start_over()
+        return await self._load_from(source, backend, options)
 
-        self._status("loading", "Downloading the weights")
-        progress = _Progress(self._emit, source.model)
+    async def _load_from(self, source: Source, backend: Backend, options: LoadOptions) -> Model:
+        started, heap = time.perf_counter(), heap_bytes()
+        kept = await self._kept(source, options)
+        files: ModelFiles = kept or source
+        try:
+            checkpoint = await open_checkpoint(files)
+            config = checkpoint.config
+            specs = weight_specs(config)
+            check_tensors(checkpoint, specs)
+            parameters = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs)
+            dtypes = {checkpoint.tensors[spec.name].dtype for spec in specs}
+            precision = backend.precision(options.precision, dtypes, parameters)
+            tokenizer = await load_tokenizer(files, config)
 
-        async def fill(sink: Sink) -> None:
-            await stream(checkpoint, specs, sink, source=source, on_progress=progress)
+            here = kept is not None and kept.complete
+            self._status("loading", "Reading the weights from storage" if here else "Downloading the weights")
+            progress = LoadProgress(
+                lambda data: self._emit("progress", data),
+                source.model,
+                config.n_layer,
+                downloaded=lambda: source.downloaded,
+                cached=lambda: 0 if kept is None else kept.cached,
+            )
 
-        runner = await backend.make(config, precision, fill, lambda: self._status("compiling", "Compiling kernels"))
+            async def fill(sink: Sink) -> None:
+                await stream(checkpoint, specs, sink, source=files, on_progress=progress)
+
+            runner = await backend.make(config, precision, fill, lambda: self._status("compiling", "Compiling kernels"))
+        except ChangedError:
+            if kept is not None:
+                await kept.discard()
+            raise
+        if kept is not None:
+            await kept.finish()
         return Model(
             runner=runner,
             tokenizer=tokenizer,
@@ -257,19 +322,44 @@ class Engine:
             report={
                 "model": source.model,
                 "revision": source.revision,
+                "commit": source.commit,
                 "family": "gpt2",
                 "parameters": parameters,
                 "precision": precision,
                 "backend": backend.name,
                 "context": runner.n_ctx,
                 "vocab": runner.n_vocab,
-                "downloaded": progress.loaded,
-                "cached": 0,
+                "downloaded": source.downloaded,
+                "cached": 0 if kept is None else kept.cached,
+                "storage": self._storage_report(source, kept),
                 "seconds": time.perf_counter() - started,
                 "memory": runner.memory(),
                 "heap": None if heap is None else {"before": heap, "after": heap_bytes()},
             },
         )
+
+    async def _kept(self, source: Source, options: LoadOptions) -> CachedFiles | None:
+        """Return the files of `source` through the cache, where there is one and they are worth it."""
+        if source.repository is None or options.cache == "off":
+            return None
+        cache = await self._open_cache()
+        return None if cache is None else await cache.open(source)
+
+    def _storage_report(self, source: Source, kept: CachedFiles | None) -> dict[str, Any]:
+        if source.repository is None:
+            return {"kept": False, "reason": None}
+        if kept is None or self._cache is None:
+            return {"kept": False, "reason": self._not_kept}
+        nameless = None if source.commit else "the hub does not tell which version its files are"
+        return {"kept": kept.complete, "reason": self._cache.trouble or nameless}
+
+    async def _open_cache(self) -> Cache | None:
+        if self._cache is None and self._open_store is not None:
+            try:
+                self._cache = Cache(await self._open_store(), log=self._log)
+            except StoreError as error:
+                self._not_kept = str(error)
+        return self._cache
 
     async def _backend(self, options: LoadOptions) -> Backend:
         if options.backend == "numpy":
@@ -331,23 +421,6 @@ class Engine:
         if isinstance(event, TokenEvent):
             return {"text": event.text, "id": event.id, "logprob": event.logprob, "top": named(event.top)}
         return asdict(event) | {"top": None if event.top is None else [named(top) for top in event.top]}
-
-
-class _Progress:
-    """Passes a load's progress on, not more often than anyone can see."""
-
-    def __init__(self, emit: Emit, model: str) -> None:
-        self.loaded = 0
-        self._emit = emit
-        self._model = model
-        self._last = 0.0
-
-    def __call__(self, loaded: int, total: int, name: str) -> None:
-        self.loaded = loaded
-        now = time.perf_counter()
-        if loaded == total or now - self._last >= PROGRESS_EVERY_S:
-            self._last = now
-            self._emit("progress", {"model": self._model, "loaded": loaded, "total": total, "tensor": name})
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,7 @@ from app.engine.errors import OptionError
 from app.engine.options import Options, parse_ids
 from app.engine.runner import Runner
 from app.engine.stop import StopFilter
-from app.engine.token_source import SOURCES, TokenSource
+from app.engine.token_source import TokenSource, source_for
 from app.engine.tokenizer import StreamDecoder, Tokenizer
 
 FINISHES = ("length", "eos", "stop", "cancelled", "context")
@@ -69,8 +69,8 @@ async def generate(
     prefill_chunk: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     source: TokenSource | None = None,
-) -> AsyncGenerator[Started | TokenEvent | Result, None]:
-    """Yield one Started, then a TokenEvent for each token, then one Result.
+) -> AsyncGenerator[Started | list[TokenEvent] | Result, None]:
+    """Yield one Started, then a TokenEvent for each token, in groups as they become known, then one Result.
 
     Whatever the runner's cache holds is forgotten. The prompt is read in chunks of `prefill_chunk` tokens (None: all
     at once), and `cancelled` is asked between chunks and tokens, after the event loop has had its turn. Raises
@@ -92,25 +92,33 @@ async def generate(
     runner.rewind(0)
     started = time.perf_counter()
     if await _prefill(runner, prompt_ids, prefill_chunk, cancelled):
-        tokens = (source or SOURCES[options.sampler])(runner, prompt_ids, options, limit)
+        tokens = (source or source_for(runner, options))(runner, prompt_ids, options, limit)
         try:
-            async for token in tokens:
+            async for tokens_of_group in tokens:
                 await asyncio.sleep(0)
                 if cancelled():
                     finish = "cancelled"
                     break
-                times.append(time.perf_counter())
-                if token.id == eos_id:
-                    finish = "eos"
-                    break
-                shown = stops.push(decoder.push(token.id))
-                if len(events) + 1 == limit:
-                    shown += stops.flush()
-                text.append(shown)
-                events.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top))
-                yield events[-1]
-                if stops.stopped:
-                    finish = "stop"
+                times += [time.perf_counter()] * len(tokens_of_group)
+                group: list[TokenEvent] = []
+                ended = None
+                for token in tokens_of_group:
+                    if token.id == eos_id:
+                        ended = "eos"
+                        break
+                    shown = stops.push(decoder.push(token.id))
+                    if len(events) + len(group) + 1 == limit:
+                        shown += stops.flush()
+                    group.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top))
+                    if stops.stopped:
+                        ended = "stop"
+                        break
+                events += group
+                text += [event.text for event in group]
+                if group:
+                    yield group
+                if ended:
+                    finish = ended
                     break
         finally:
             await tokens.aclose()
@@ -118,7 +126,7 @@ async def generate(
         finish = "cancelled"
     if held := stops.flush():
         text.append(held)
-        yield TokenEvent(text=held)
+        yield [TokenEvent(text=held)]
 
     yield Result(
         text="".join(text),

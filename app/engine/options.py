@@ -8,7 +8,8 @@ from typing import Any
 from app.engine.errors import OptionError
 from app.engine.sampling import Rules
 
-SAMPLERS = ("python",)
+SAMPLERS = ("auto", "gpu", "python")
+MAX_DEPTH = 128
 MAX_NEW_TOKENS = 1_000_000
 MAX_SEED = 2**53 - 1
 """The largest whole number that JavaScript holds exactly, so that a seed survives the way through the page."""
@@ -33,7 +34,9 @@ class Options:
     """Report the log-probability of each token."""
     top: int = 0
     """Report so many of the likeliest tokens at each step as well."""
-    sampler: str = "python"
+    sampler: str = "auto"
+    depth: int | None = None
+    """Tokens that a GPU computes before the first of them is read back; None: as many as keep it busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +48,14 @@ class LoadOptions:
     hub: str | None = None
     backend: str = "auto"
     limits: str = "adapter"
+    cache: str = "auto"
 
 
 _CHOICES = {
     "precision": ("auto", "f32", "f16"),
     "backend": ("auto", "webgpu", "numpy"),
     "limits": ("adapter", "default"),
+    "cache": ("auto", "off"),
 }
 
 
@@ -72,10 +77,10 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
 
     Options are `prompt` or `ids`, `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
     `seed`, `stop` (a string or several), `logprobs` (true, or how many of the likeliest tokens to report with each
-    token) and `sampler`. Raises OptionError.
+    token), `sampler` and `depth`. Raises OptionError.
     """
     given = {name: value for name, value in raw.items() if value is not None}
-    _refuse_unknown(given, ("prompt", "ids", "max_new_tokens", *_RULES, "seed", "stop", "logprobs", "sampler"))
+    _refuse_unknown(given, ("prompt", "ids", "max_new_tokens", *_RULES, "seed", "stop", "logprobs", "sampler", "depth"))
     if "prompt" in given and "ids" in given:
         raise OptionError("Give either prompt or ids, not both.")
     prompt = given.get("prompt")
@@ -96,6 +101,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         logprobs=logprobs is not False,
         top=0 if isinstance(logprobs, bool) else _whole("logprobs", logprobs, 0, MAX_TOP),
         sampler=sampler,
+        depth=_whole("depth", given["depth"], 1, MAX_DEPTH) if "depth" in given else None,
     )
 
 

@@ -1,10 +1,12 @@
 """What the token loop needs from a loaded model, whichever backend computes it."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from app.engine.sampling import Rules
 
 
 class Runner(Protocol):
@@ -34,3 +36,22 @@ class Runner(Protocol):
 
     def free(self) -> None:
         """Release everything. The runner is dead afterwards."""
+
+
+@runtime_checkable
+class SamplingRunner(Runner, Protocol):
+    """A runner that can choose tokens itself, running ahead of Python."""
+
+    def can_sample(self, rules: Rules, top: int) -> bool:
+        """Whether `sample` knows these rules and can report the `top` likeliest tokens."""
+
+    def sample(
+        self,
+        rules: Rules,
+        *,
+        uniforms: NDArray[np.float32],
+        history: Sequence[int],
+        top: int = 0,
+        depth: int | None = None,
+    ) -> AsyncGenerator[list[Any], None]:
+        """Draw a token for each of `uniforms`, by the rules of `sampling.sample`, in groups of {id, logprob, top}."""

@@ -16,8 +16,12 @@ from pyodide.ffi import JsProxy, create_proxy, jsnull, to_js
 from app.engine.engine import Engine
 from app.engine.errors import EngineError, OptionError
 from app.engine.weights.browser import FetchTransport
+from app.engine.weights.opfs import open_opfs
 
-METHODS = ("info", "load", "unload", "complete", "stop", "encode", "decode", "tokens", "logits", "memory")
+METHODS = (
+    *("info", "load", "unload", "complete", "stop", "encode", "decode", "tokens", "logits", "memory"),
+    *("storage", "forget"),
+)
 
 
 def start(post: Any, site: str) -> Any:
@@ -34,7 +38,9 @@ class Page:
     def __init__(self, post: Callable[..., None], site: str) -> None:
         """See `start`."""
         self._post = post
-        self._engine = Engine(emit=self._emit, transport=FetchTransport(), site=site)
+        self._engine = Engine(
+            emit=self._emit, transport=FetchTransport(), site=site, open_store=open_opfs, log=js.console.info
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dispatch(self, call: int, method: str, args: JsProxy) -> None:
@@ -66,9 +72,11 @@ class Page:
     async def _complete(self, call: int, options: dict[str, Any]) -> dict[str, Any]:
         last: dict[str, Any] = {}
         async for event in self._engine.stream(options):
-            if "finish" not in event:
-                self._emit("token", {"call": call, **event})
-            last = event
+            if isinstance(event, list):
+                # One message for all that came at once: a thousand a second would be more than the page can take.
+                self._emit("tokens", {"call": call, "tokens": event})
+            else:
+                last = event
         return last
 
     def _send_result(self, call: int, result: Any) -> None:

@@ -26,7 +26,7 @@ from app.engine.models.config import GPT2Config
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.runner import Runner
 from tests.engine.weights.http_transport import HttpTransport
-from tests.hub_double import Hub, hub_double
+from tests.hub_double import COMMIT, Hub, hub_double
 from tests.models import STORY, write_story, write_tiny
 
 PARAMETERS = 289_664
@@ -106,17 +106,19 @@ async def test_load_reports_the_model(engine: Engine, events: Events, tiny: dict
     assert report.pop("seconds") > 0
     assert report.pop("memory")["weights"] == 4 * PARAMETERS
     assert report.pop("heap") is None
+    assert report.pop("downloaded") > 4 * PARAMETERS
     assert report == {
         "model": "me/tiny",
         "revision": "main",
+        "commit": COMMIT,
         "family": "gpt2",
         "parameters": PARAMETERS,
         "precision": "f32",
         "backend": "numpy",
         "context": 64,
         "vocab": 8192,
-        "downloaded": 4 * PARAMETERS,
         "cached": 0,
+        "storage": {"kept": False, "reason": None},
     }
     assert events.states() == ["loading", "loading", "ready"]
     progress = events.of("progress")
@@ -141,7 +143,9 @@ async def test_complete_and_stream_agree(engine: Engine, tiny: dict[str, Any]) -
     options = {"prompt": "Once upon a time", "max_new_tokens": 6, "seed": 3, "logprobs": 2}
     result = await engine.complete(options)
     streamed = [event async for event in engine.stream(options)]
-    *tokens, last = streamed
+    *groups, last = streamed
+    assert isinstance(last, dict)
+    tokens = [token for group in groups if isinstance(group, list) for token in group]
     assert {**last, "timings": None} == {**result, "timings": None}
     assert [token["id"] for token in tokens] == result["ids"]
     assert "".join(token["text"] for token in tokens) == result["text"]
@@ -216,12 +220,15 @@ async def test_one_thing_at_a_time(engine: Engine, tiny: dict[str, Any]) -> None
 
 async def test_stop_ends_a_generation_and_the_next_one_works_at_once(engine: Engine, tiny: dict[str, Any]) -> None:
     await engine.load(tiny)
-    results = []
+    groups = 0
     async for event in engine.stream({"prompt": "a", "max_new_tokens": 40}):
-        results.append(event)
-        if len(results) == 3:
-            engine.stop()
-    assert (results[-1]["finish"], len(results[-1]["ids"])) == ("cancelled", 3)
+        if isinstance(event, dict):
+            assert (event["finish"], len(event["ids"])) == ("cancelled", 3)
+        else:
+            groups += 1
+            if groups == 3:
+                engine.stop()
+    assert groups == 3
     assert (await engine.complete({"prompt": "a", "max_new_tokens": 3}))["finish"] == "length"
 
 

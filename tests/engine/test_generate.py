@@ -63,7 +63,10 @@ class FakeRunner:
 async def events_of(runner: Runner, given: dict[str, Any], **keywords: Any) -> list[Started | TokenEvent | Result]:
     options = parse_options({"temperature": 0, "max_new_tokens": 8} | given)
     keywords = {"eos_id": EOS} | keywords
-    return [event async for event in generate(runner, tokenizer(), options, **keywords)]
+    events: list[Started | TokenEvent | Result] = []
+    async for event in generate(runner, tokenizer(), options, **keywords):
+        events += event if isinstance(event, list) else [event]
+    return events
 
 
 async def result_of(runner: Runner, given: dict[str, Any], **keywords: Any) -> Result:
@@ -207,8 +210,8 @@ async def test_stopping_takes_effect_within_a_token() -> None:
     options = parse_options({"prompt": "x", "max_new_tokens": 50})
     async with aclosing(generate(FakeRunner(), tokenizer(), options, eos_id=None, cancelled=lambda: stop)) as events:
         async for event in events:
-            if isinstance(event, TokenEvent):
-                seen.append(event)
+            if isinstance(event, list):
+                seen += event
                 stop = len(seen) == 3
             elif isinstance(event, Result):
                 assert (event.finish, len(event.ids)) == ("cancelled", 3)
@@ -266,7 +269,9 @@ async def test_each_token_takes_one_uniform_of_the_seeded_generator() -> None:
     runner = FakeRunner()
     await runner.feed(spell("x"))
     for token in result.ids:
-        expected = sample(await runner.logits(), Rules(temperature=0.7, top_k=50), random.random())
+        expected = sample(
+            await runner.logits(), Rules(temperature=0.7, top_k=50), float(random.random(dtype=np.float32))
+        )
         assert token == expected.id
         await runner.feed([token])
 
@@ -341,12 +346,12 @@ async def test_another_source_of_tokens_may_run_ahead_and_is_closed() -> None:
 
     async def ahead(
         runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int
-    ) -> AsyncGenerator[Token, None]:
+    ) -> AsyncGenerator[list[Token], None]:
         nonlocal closed
         try:
             made.extend(spell("aaaa"))
             for _ in range(limit):
-                yield Token(id=spell("a")[0], logprob=-1.0, top=[])
+                yield [Token(id=spell("a")[0], logprob=-1.0, top=[])]
         finally:
             closed = True
 
@@ -368,16 +373,16 @@ async def test_leaving_early_closes_the_source() -> None:
 
     async def endless(
         runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int
-    ) -> AsyncGenerator[Token, None]:
+    ) -> AsyncGenerator[list[Token], None]:
         try:
             while True:
-                yield Token(id=spell("a")[0], logprob=0.0, top=[])
+                yield [Token(id=spell("a")[0], logprob=0.0, top=[])]
         finally:
             closed.set()
 
     options = parse_options({"prompt": "x"})
     async with aclosing(generate(FakeRunner(), tokenizer(), options, eos_id=None, source=endless)) as events:
         async for event in events:
-            if isinstance(event, TokenEvent):
+            if isinstance(event, list):
                 break
     assert closed.is_set()

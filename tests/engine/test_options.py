@@ -10,7 +10,7 @@ from app.engine.sampling import Rules
 
 def test_defaults_change_nothing() -> None:
     options = parse_options({})
-    assert (options.prompt, options.ids, options.stop, options.sampler) == (None, None, (), "python")
+    assert (options.prompt, options.ids, options.stop, options.sampler) == (None, None, (), "auto")
     assert options.rules == Rules()
     assert (options.logprobs, options.top) == (False, 0)
 

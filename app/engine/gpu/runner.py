@@ -11,7 +11,7 @@ from app.engine.gpu.ahead import MAX_AHEAD, Ahead
 from app.engine.gpu.buffers import COPY_DST, STORAGE, UNIFORM, Buffer
 from app.engine.gpu.device import Device
 from app.engine.gpu.plan import Fixed, Plan
-from app.engine.gpu.results import BAD_LOGITS, OK, UNDECIDED, Drawn
+from app.engine.gpu.results import BAD_LOGITS, OK, UNDECIDED, Drawn, can_sample
 from app.engine.gpu.sampler import GpuSampler
 from app.engine.gpu.select import Tuning, cache_floats
 from app.engine.gpu.weights import GpuWeights
@@ -28,7 +28,7 @@ CHUNK = 512
 
 
 class GpuRunner:
-    """See `Runner`. Made by `create`."""
+    """See `SamplingRunner`. Made by `create`."""
 
     def __init__(self, device: Device, config: GPT2Config, weights: GpuWeights, fixed: Fixed) -> None:
         self.device = device
@@ -113,6 +113,10 @@ class GpuRunner:
     async def logits(self) -> NDArray[np.float32]:
         """See `Runner.logits`."""
         return np.frombuffer(await self.device.read(self._fixed.logits, 4 * self.n_vocab), np.float32)
+
+    def can_sample(self, rules: Rules, top: int) -> bool:
+        """See `SamplingRunner.can_sample`."""
+        return can_sample(rules, top)
 
     async def sample(
         self,

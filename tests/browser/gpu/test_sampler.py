@@ -1,6 +1,7 @@
 """The GPU sampler against sampling.py: the same token for the same uniform number."""
 
 import json
+import os
 from base64 import b64encode
 from typing import Any
 
@@ -14,7 +15,8 @@ from tests.browser.lab_page import FIXTURES, Lab
 
 pytestmark = pytest.mark.browser
 
-DRAWS = 20_000
+DRAWS = int(os.environ.get("TABGPT_DRAWS", "2000"))
+"""For each rule; BENCHMARKS.md has a run of 20,000 on a GPU, which a software adapter would take an hour for."""
 NEAR = 2e-5
 """How close to the border between two tokens' shares a uniform number may be for f32 to fall on the other side."""
 
@@ -64,13 +66,13 @@ def check(drawn: list[Any], logits: NDArray[np.float32], rules: dict[str, Any], 
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
-def test_twenty_thousand_draws(lab: Lab, rules: dict[str, Any]) -> None:
+def test_many_draws(lab: Lab, rules: dict[str, Any]) -> None:
     logits = logits_of(1003)
     uniforms = np.random.default_rng(7).random(DRAWS, dtype=np.float32)
     drawn = draw(lab, logits, rules, uniforms)
     near = check(drawn, logits, rules, uniforms)
     print(f"{rules}: {near} of {DRAWS} within rounding of a border")
-    assert near <= DRAWS * 0.002
+    assert near <= max(4, DRAWS * 0.002)
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
