@@ -170,6 +170,15 @@ class LanguageModel {
   }
 
   /**
+   * Measure the loaded model: medians in milliseconds, with the adapter's name in them.
+   * @param {{prompt_tokens?: number, new_tokens?: number, depth?: number, runs?: number}} [options]
+   * @returns {Promise<Record<string, any>>}
+   */
+  bench(options = {}) {
+    return this.#call("bench", options);
+  }
+
+  /**
    * Continue a prompt.
    * @param {GenerateOptions} [options]
    * @returns {Promise<Completion>}

@@ -36,6 +36,7 @@ FAULTS = {
     "ignore-range",  # 200 with the whole file
     "short",  # a consistent answer with half of the body: Content-Length says so, Content-Range does not
     "cut",  # the connection breaks after half of the body
+    "cut-at",  # the same after the part `at` of the body
     "long",  # more bytes than Content-Range says
     "html",  # a login page, 200
     "html-no-type",  # the same, called application/octet-stream
@@ -71,6 +72,7 @@ class _Fault:
     times: int
     after: int
     retry_after: str | None
+    at: float
 
 
 class _File:
@@ -106,19 +108,28 @@ class Hub:
     """Waited before each answer."""
     bytes_per_s: float = 0.0
     """Of each connection to the CDN; 0: as fast as it goes."""
+    commit: str | None = COMMIT
+    """What the branch `main` stands for; None: the hub does not tell."""
     finished: int = 0
     """Answers that were sent to their end."""
     _faults: list[_Fault] = field(default_factory=list)
 
     def fail(
-        self, file: str, kind: str, *, times: int = 1_000_000, after: int = 0, retry_after: str | None = None
+        self,
+        file: str,
+        kind: str,
+        *,
+        times: int = 1_000_000,
+        after: int = 0,
+        retry_after: str | None = None,
+        at: float = 0.5,
     ) -> None:
         """Answer the next `times` requests for `file`, once `after` of them have passed, with a fault of FAULTS.
 
         Several faults for one file come one after the other. A fault strikes where the file's bytes come from.
         """
         assert kind in FAULTS, kind
-        self._faults.append(_Fault(file, kind, times, after, retry_after))
+        self._faults.append(_Fault(file, kind, times, after, retry_after, at))
 
     def heal(self) -> None:
         """Forget all faults."""
@@ -127,6 +138,7 @@ class Hub:
     def reset(self, folder: Path) -> None:
         """Serve another folder, and forget all that was."""
         self.folder, self.latency_s, self.bytes_per_s, self.finished = folder, 0.0, 0.0, 0
+        self.commit = COMMIT
         self.asked.clear()
         self.heal()
 
@@ -162,7 +174,7 @@ class Hub:
             return
         path = self.folder.joinpath(*parts[:2], file) if fits else None
         lfs = file.endswith(LFS)
-        if path is None or not path.is_file() or parts[3] not in ("main", COMMIT, "refs/pr/1"):
+        if path is None or not path.is_file() or parts[3] not in ("main", self.commit, "refs/pr/1"):
             fault = self._next_fault(file)
             response = self._missing() if fault is None else self._faulty(fault, None, request)
         elif lfs:
@@ -174,11 +186,11 @@ class Hub:
                 "location": where,
                 "x-linked-size": str(stat.st_size),
                 "x-linked-etag": f'"{digest}"',
-                "x-repo-commit": COMMIT,
+                **self._named(),
             }
             response = Response("Found. Redirecting", status_code=302, headers=headers)
         else:
-            response = self._serve(file, _File(path), request, {"x-repo-commit": COMMIT})
+            response = self._serve(file, _File(path), request, self._named())
         await self._answer(asked, response, scope, receive, send)
 
     async def _cdn(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -206,6 +218,9 @@ class Hub:
         asked.status = response.status_code
         await response(scope, receive, send)
         self.finished += 1
+
+    def _named(self) -> dict[str, str]:
+        return {} if self.commit is None else {"x-repo-commit": self.commit}
 
     def _missing(self) -> Response:
         return Response("Entry not found", status_code=404, headers=_CORS | {"x-error-code": "EntryNotFound"})
@@ -266,8 +281,8 @@ class Hub:
             return self._body(data[:], 200, plain)
         if kind == "short":
             return self._body(part[: len(part) // 2], status, ranged)
-        if kind == "cut":
-            return self._body(part[: len(part) // 2], status, ranged, announce=len(part))
+        if kind in ("cut", "cut-at"):
+            return self._body(part[: int(len(part) * fault.at)], status, ranged, announce=len(part))
         if kind == "long":
             return self._body(part + b"more", status, ranged)
         if kind == "wrong-range":

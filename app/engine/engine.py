@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backends import IN_BROWSER, Backend, NumpyBackend, WebGpuBackend, open_webgpu
+from app.engine.bench import bench
 from app.engine.errors import (
     BusyError,
     CancelledError,
@@ -225,6 +226,19 @@ class Engine:
             except DeviceLostError:
                 self._lose_gpu()
                 raise
+
+    async def bench(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure the loaded model; see `bench.bench`. The report names the adapter."""
+        with self._alone("measuring"):
+            model = self._need_model()
+            self._status("generating", "Measuring")
+            try:
+                figures = await bench(model.runner, raw)
+            finally:
+                self._status("ready", "Ready")
+            gpu = None if self._gpu is None else self._gpu.device.info()
+            names = ("model", "parameters", "precision", "backend", "seconds")
+            return {"gpu_info": gpu, **{name: model.report[name] for name in names}, **figures}
 
     def memory(self) -> dict[str, int]:
         """Return the bytes in use by purpose; empty without a model."""

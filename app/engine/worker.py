@@ -20,7 +20,7 @@ from app.engine.weights.opfs import open_opfs
 
 METHODS = (
     *("info", "load", "unload", "complete", "stop", "encode", "decode", "tokens", "logits", "memory"),
-    *("storage", "forget"),
+    *("storage", "forget", "bench"),
 )
 
 

@@ -59,7 +59,7 @@ def page(launch: Launch, site_url: str) -> Iterator[Page]:
 
 
 def load(page: Page, hub: Hub, model: str = "some/model") -> dict[str, Any]:
-    options = {"model": model, "hub": hub.url, "backend": "numpy"}
+    options = {"model": model, "hub": hub.url, "backend": "numpy", "cache": "off"}
     loaded: dict[str, Any] = evaluate(page, "(options) => window.lm.load(options)", options, timeout_s=120)
     return loaded
 
@@ -69,7 +69,7 @@ def failure(page: Page, hub: Hub, model: str = "some/model") -> tuple[str, str]:
     name, message = evaluate(
         page,
         "(options) => window.lm.load(options).then(() => ['none', ''], (error) => [error.name, error.message])",
-        {"model": model, "hub": hub.url, "backend": "numpy"},
+        {"model": model, "hub": hub.url, "backend": "numpy", "cache": "off"},
         timeout_s=120,
     )
     return name, message
@@ -159,7 +159,7 @@ def test_stop_ends_a_download_at_once(page: Page, hub: Hub) -> None:
             await window.lm.stop();
             return [await loading, performance.now() - started];
         }""",
-        {"model": "some/model", "hub": hub.url, "backend": "numpy"},
+        {"model": "some/model", "hub": hub.url, "backend": "numpy", "cache": "off"},
     )
     assert name == "CancelledError"
     # The whole would take half a minute more.
@@ -179,6 +179,6 @@ def test_offline_is_told(page: Page, hub: Hub) -> None:
 
 
 def test_nobody_there(page: Page, hub: Hub) -> None:
-    options = {"model": "a/b", "hub": "http://127.0.0.1:9", "backend": "numpy"}
+    options = {"model": "a/b", "hub": "http://127.0.0.1:9", "backend": "numpy", "cache": "off"}
     with pytest.raises(Error, match=r"NetworkError.*CORS"):
         evaluate(page, "(options) => window.lm.load(options)", options)

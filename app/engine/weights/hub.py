@@ -25,6 +25,7 @@ from app.engine.errors import (
     TruncatedError,
     WrongContentError,
 )
+from app.engine.weights.files import TEXT_FILE
 from app.engine.weights.safetensors import check_kind
 from app.engine.weights.spec import Blob
 from app.engine.weights.transport import OnBytes, Response, Transport
@@ -48,8 +49,6 @@ MAX_WAIT = 60.0
 """Seconds spent waiting between the tries for one answer, at most."""
 WHOLE_FILE = 64 << 20
 """A server may answer a range with the whole file; up to this many bytes that is accepted, and kept."""
-TEXT_FILE = 32 << 20
-"""Bytes that a JSON or text file may have."""
 
 _NAME = re.compile(r"([A-Za-z0-9_][\w.-]{0,95})/([A-Za-z0-9_][\w.-]{0,95})(?:@([!-~]{1,200}))?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
@@ -124,14 +123,7 @@ class Source:
 
     async def json(self, file: str) -> Any:
         """Return the contents of a JSON file. Raises WrongContentError if it is none, or as `read` does."""
-        data = await self.read(file)
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise WrongContentError(
-                f"{self.label(file)} is not valid JSON ({str(error)[:100]}). The file may be damaged, or the server "
-                f"sent something else: open {self._url(file)} in a browser tab to see."
-            ) from error
+        return parse_json(await self.read(file), label=self.label(file))
 
     async def exists(self, file: str) -> bool:
         """Tell whether there is such a file, at the price of a few bytes."""
@@ -305,6 +297,17 @@ class _Received:
         self._counted = nbytes
         if self._on_bytes:
             self._on_bytes(nbytes)
+
+
+def parse_json(data: bytes, *, label: str) -> Any:
+    """Return the contents of a JSON file. Raises WrongContentError if it is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WrongContentError(
+            f"{label} is not valid JSON ({str(error)[:100]}). The file may be damaged, or the server sent something "
+            "else: open its address in a browser tab to see."
+        ) from error
 
 
 def open_source(

@@ -9,7 +9,7 @@ from typing import Any
 from app.engine.errors import CancelledError, ModelFileError, NotFoundError, UnsupportedModelError
 from app.engine.models.config import GPT2Config, parse_config
 from app.engine.tokenizer import Tokenizer
-from app.engine.weights.hub import Source
+from app.engine.weights.files import ModelFiles
 from app.engine.weights.plan import PIECE_BYTES, Piece, Request, plan
 from app.engine.weights.safetensors import PREFIX, TensorRef, header_stop, parse_header
 from app.engine.weights.spec import Blob, Sink, WeightSpec
@@ -43,7 +43,7 @@ class Checkpoint:
     """Bytes of all `tensors`."""
 
 
-async def open_checkpoint(source: Source) -> Checkpoint:
+async def open_checkpoint(source: ModelFiles) -> Checkpoint:
     """Read a model's config and the headers of its safetensors files.
 
     Raises ModelFileError (damaged or contradictory files), UnsupportedModelError, or a HubError.
@@ -79,7 +79,7 @@ async def open_checkpoint(source: Source) -> Checkpoint:
     return Checkpoint(config=config, tensors=tensors, files=tuple(headers), total_bytes=total)
 
 
-async def load_tokenizer(source: Source, config: GPT2Config) -> Tokenizer:
+async def load_tokenizer(source: ModelFiles, config: GPT2Config) -> Tokenizer:
     """Make the tokenizer from the repository's own tokenizer.json, or its vocab.json and merges.txt.
 
     Raises TokenizerError or a HubError.
@@ -97,7 +97,7 @@ async def stream(
     specs: Sequence[WeightSpec],
     sink: Sink,
     *,
-    source: Source,
+    source: ModelFiles,
     on_progress: OnProgress | None = None,
     cancelled: Any = None,
     piece_bytes: int = PIECE_BYTES,
@@ -152,7 +152,7 @@ class _Fetcher:
     """Runs requests, a few at a time, and adds up their progress."""
 
     def __init__(
-        self, source: Source, requests: Sequence[Request], on_progress: OnProgress | None, parallel: int
+        self, source: ModelFiles, requests: Sequence[Request], on_progress: OnProgress | None, parallel: int
     ) -> None:
         self._source = source
         self._on_progress = on_progress
@@ -215,7 +215,7 @@ class _Fetcher:
             raise
 
 
-async def _index(source: Source) -> dict[str, str]:
+async def _index(source: ModelFiles) -> dict[str, str]:
     """Return which file each tensor is in, for a model whose weights are in several."""
     try:
         index = await source.json(_INDEX)
@@ -242,7 +242,7 @@ async def _index(source: Source) -> dict[str, str]:
     return listed
 
 
-async def _header(source: Source, file: str) -> dict[str, TensorRef]:
+async def _header(source: ModelFiles, file: str) -> dict[str, TensorRef]:
     blob, size = await source.head(file, HEAD_BYTES)
     head = blob.to_bytes()
     stop = header_stop(head, file=source.label(file), file_size=size)
@@ -252,7 +252,7 @@ async def _header(source: Source, file: str) -> dict[str, TensorRef]:
     return {name: replace(ref, file=file) for name, ref in header.tensors.items()}
 
 
-async def _tied(source: Source, config: GPT2Config, tensors: dict[str, TensorRef]) -> bool:
+async def _tied(source: ModelFiles, config: GPT2Config, tensors: dict[str, TensorRef]) -> bool:
     """Decide as transformers does whether lm_head shares wte's weights."""
     table, head = tensors.get("wte.weight"), tensors.get("lm_head.weight")
     if table is None or head is None:
