@@ -156,7 +156,7 @@ function outcome({ finish, truncated, prompt_ids, ids }) {
   /** @type {Record<string, string>} */
   const ends = {
     length: `Wrote ${plural(ids.length, "token")}`,
-    eos: `The model ended its text after ${plural(ids.length, "token")}`,
+    eos: ids.length ? `The model ended its text after ${plural(ids.length, "token")}` : "The model has nothing to add",
     stop: `Stopped at your stop text after ${plural(ids.length, "token")}`,
     cancelled: `Stopped after ${plural(ids.length, "token")}`,
     context: `The model's context of ${integer(loaded?.context ?? 0)} tokens is full`,
@@ -262,7 +262,9 @@ lm.on("status", ({ state, text, model }) => {
 });
 lm.on("progress", (data) => {
   showProgress(data);
-  say(`Downloading ${nameOf(data.model)}: ${size(data.loaded)} of ${size(data.total)}`, "loading");
+  const doing = data.cached > 0 && data.downloaded === 0 ? "Reading from storage" : "Downloading";
+  const left = data.seconds_left ? `, ${duration(1000 * Math.ceil(data.seconds_left))} left` : "";
+  say(`${doing} ${nameOf(data.model)}: ${size(data.loaded)} of ${size(data.total)}${left}`, "loading");
 });
 lm.on("token", ({ id, text }) => {
   if (!generating) return; // someone else's generation, through window.lm

@@ -24,7 +24,10 @@ export function parameters(n) {
 export const rate = (perSecond) => `${perSecond < 100 ? digits3.format(perSecond) : whole.format(perSecond)} tokens/s`;
 
 /** @param {number} ms */
-export const duration = (ms) => (ms < 1000 ? `${whole.format(ms)} ms` : `${digits3.format(ms / 1000)} s`);
+export function duration(ms) {
+  if (ms < 1000) return `${whole.format(ms)} ms`;
+  return ms < 120_000 ? `${digits3.format(ms / 1000)} s` : `${whole.format(ms / 60_000)} min`;
+}
 
 /** @param {number} n @param {string} noun */
 export const plural = (n, noun) => `${whole.format(n)} ${noun}${n === 1 ? "" : "s"}`;

@@ -62,6 +62,7 @@ export class Notices {
     element("problem-title").textContent = TITLES[name] ?? "That did not work";
     element("problem-text").textContent = message;
     element("problem").hidden = false;
+    element("problem").scrollIntoView({ block: "nearest" });
     this.#retry = retry;
   }
 

@@ -36,6 +36,12 @@ async function step(text, work) {
 }
 const ADVICE = "Check the connection to the server of this page, then reload it.";
 
+/** What the engine imports, micropip, and all that these need. */
+const PACKAGES = [
+  ...["numpy", "tiktoken", "micropip"],
+  ...["regex", "requests", "charset-normalizer", "idna", "urllib3", "certifi"],
+];
+
 /** @returns {Promise<Dispatch>} */
 async function boot() {
   const site = await step("Reading the site's description", async () => {
@@ -48,8 +54,12 @@ async function boot() {
 
   const pyodide = await step("Loading Python", async () => {
     const { loadPyodide } = await import(new URL("pyodide.mjs", indexURL).href);
-    // Packages named here download while the interpreter compiles.
-    return loadPyodide({ indexURL, packages: ["numpy", "tiktoken", "micropip"], stdout: console.debug });
+    // They download while the interpreter compiles. One that fails is only logged, so it is tried again.
+    const python = await loadPyodide({ indexURL, packages: PACKAGES, stdout: console.debug });
+    const missing = () => PACKAGES.filter((name) => !(name in python.loadedPackages));
+    if (missing().length) await python.loadPackage(missing());
+    if (missing().length) throw new Error(`${missing().join(" and ")} did not arrive`);
+    return python;
   });
   await step("Installing the engine", async () => {
     pyodide.registerJsModule("tabgpt_gpu", gpu);
