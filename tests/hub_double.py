@@ -1,5 +1,6 @@
 """A double of the model hub: a real server on two origins that behaves as its users report, and misbehaves on request.
 
+`GET /{owner}/{name}/raw/{revision}/{file}` gives a large file's Git LFS pointer.
 `GET /{owner}/{name}/resolve/{revision}/{file}` on the hub gives small files straight; what a folder's real hub would
 keep in LFS (`*.safetensors`, `*.bin`) is answered with a 302 to a signed address on the second origin, the CDN, which
 knows ranges. Both let other origins read (CORS), but only the hub answers a preflight.
@@ -48,6 +49,8 @@ FAULTS = {
     "slow",  # 2 kB every 50 ms
     "redirect-loop",
     "changed-size",  # Content-Range tells another length of the file
+    "changed-etag",  # the right bytes of what says to be another file
+    "flip",  # one bit of the body is another
 }  # fmt: skip
 """What `Hub.fail` knows."""
 
@@ -110,6 +113,8 @@ class Hub:
     """Of each connection to the CDN; 0: as fast as it goes."""
     commit: str | None = COMMIT
     """What the branch `main` stands for; None: the hub does not tell."""
+    tells_checksums: bool = True
+    """Whether raw/ gives pointers, and the redirect X-Linked-Etag."""
     finished: int = 0
     """Answers that were sent to their end."""
     _faults: list[_Fault] = field(default_factory=list)
@@ -138,7 +143,7 @@ class Hub:
     def reset(self, folder: Path) -> None:
         """Serve another folder, and forget all that was."""
         self.folder, self.latency_s, self.bytes_per_s, self.finished = folder, 0.0, 0.0, 0
-        self.commit = COMMIT
+        self.commit, self.tells_checksums = COMMIT, True
         self.asked.clear()
         self.heal()
 
@@ -165,9 +170,9 @@ class Hub:
     async def _hub(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         parts = [unquote(part) for part in scope["raw_path"].decode().split("?")[0].split("/")[1:]]
-        fits = len(parts) >= 5 and parts[2] == "resolve" and ".." not in parts
+        fits = len(parts) >= 5 and parts[2] in ("resolve", "raw") and ".." not in parts
         file = "/".join(parts[4:]) if fits else scope["path"]
-        asked = self._note("hub", request, file)
+        asked = self._note("hub", request, f"raw/{file}" if fits and parts[2] == "raw" else file)
         if request.method == "OPTIONS":
             headers = _CORS | {"access-control-allow-headers": "authorization, range, x-anything"}
             await self._answer(asked, Response(status_code=204, headers=headers), scope, receive, send)
@@ -180,15 +185,18 @@ class Hub:
         elif lfs:
             stat = path.stat()
             digest = await asyncio.to_thread(_sha256, path, stat.st_mtime_ns, stat.st_size)
+            pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {stat.st_size}\n"
             loops = any(fault.file == file and fault.kind == "redirect-loop" for fault in self._faults)
             where = str(request.url) if loops else f"{self.cdn_url}{quote('/'.join([*parts[:2], file]))}?{SIGNATURE}"
             headers = _CORS | {
                 "location": where,
                 "x-linked-size": str(stat.st_size),
-                "x-linked-etag": f'"{digest}"',
+                **({"x-linked-etag": f'"{digest}"'} if self.tells_checksums else {}),
                 **self._named(),
             }
             response = Response("Found. Redirecting", status_code=302, headers=headers)
+            if parts[2] == "raw":
+                response = Response(pointer, headers=_CORS) if self.tells_checksums else self._missing()
         else:
             response = self._serve(file, _File(path), request, self._named())
         await self._answer(asked, response, scope, receive, send)
@@ -204,7 +212,10 @@ class Hub:
         elif request.url.query != SIGNATURE or ".." in parts or not path.is_file():
             response = Response("the signature does not match", status_code=403, headers=_CORS)
         else:
-            response = self._serve(file, _File(path), request, {})
+            # A sum of another kind than the hub's, as on the real one.
+            stat = path.stat()
+            etag = hashlib.sha256(f"{path} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
+            response = self._serve(file, _File(path), request, {"etag": f'"{etag}"'})
         await self._answer(asked, response, scope, receive, send)
 
     def _note(self, origin: str, request: Request, file: str) -> Asked:
@@ -294,6 +305,12 @@ class Hub:
             return self._body(part, status, plain | {"content-range": "bytes some"})
         if kind == "changed-size":
             return self._body(part, status, plain | {"content-range": f"bytes {start}-{stop - 1}/{data.size + 1}"})
+        if kind == "changed-etag":
+            return self._body(part, status, ranged | {"etag": '"another"'})
+        if kind == "flip":
+            flipped = bytearray(part)
+            flipped[len(part) // 2] ^= 1
+            return self._body(bytes(flipped), status, ranged)
         if kind == "no-cors":
             response = self._ranged(data, request, {})
             del response.headers["access-control-allow-origin"]

@@ -327,6 +327,11 @@ class Engine:
                 await kept.discard()
             raise
         if kept is not None:
+            try:
+                await kept.check(lambda file: self._status("loading", f"Checking {file}"))
+            except BaseException:
+                runner.free()
+                raise
             await kept.finish()
         return Model(
             runner=runner,

@@ -72,6 +72,10 @@ class ChangedError(RangeError):
     """A file was replaced by another while it was being read."""
 
 
+class ChecksumError(HubError):
+    """A complete file does not have the SHA-256 that the hub gives for it."""
+
+
 class TruncatedError(HubError):
     """A body was shorter or longer than announced."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from app.engine.errors import NetworkError, NotFoundError, ServerError
+from app.engine.errors import ChecksumError, NetworkError, NotFoundError, ServerError
 from app.engine.weights.files import TEXT_FILE
 from app.engine.weights.hub import COMMIT, Source, parse_json
 from app.engine.weights.spec import Blob
@@ -24,7 +24,11 @@ SUM_BYTES = 32
 FRESH_S = 24 * 3600.0
 """How long the hub isn't asked again which commit a branch stands for."""
 
-_REFS, _ABOUT, _DONE, _ABSENT = "refs", "about", "complete", "absent"
+HASH_BYTES = 1 << 20
+"""Hashed in one go: some milliseconds in wasm."""
+
+_REFS, _ABOUT, _DONE = "refs", "about", "complete"
+_ABSENT, _CHECKED = "absent", "checked"
 
 
 T = TypeVar("T")
@@ -245,6 +249,7 @@ class CachedFiles:
         self._folder: str | None = None
         self._kept: dict[str, list[Range]] = {}
         self._absent: set[str] = set()
+        self._checked: set[str] = set()
         self.complete = False
         """Whether all of the model that is wanted was kept once."""
         self._asking = asyncio.Lock()
@@ -258,13 +263,55 @@ class CachedFiles:
             kept = parse_range(name)
             if kept is not None:
                 self._kept.setdefault(kept.file, []).append(kept)
-            elif name.endswith(f"!{_ABSENT}"):
-                self._absent.add(unquote(name.removesuffix(f"!{_ABSENT}")))
+                continue
+            file, _, flag = name.partition("!")
+            if flag == _ABSENT:
+                self._absent.add(unquote(file))
+            elif flag == _CHECKED:
+                self._checked.add(unquote(file))
         self.complete = _DONE in names
         if _ABOUT not in names:
             about = {"model": self.model, "commit": self._source.commit, "repository": self._source.repository}
             await self._cache.put_json(folder, _ABOUT, about)
         self._folder = folder
+
+    async def check(self, on_check: Callable[[str], None] = lambda _: None) -> None:
+        """Compare each file of weights of which every byte is kept with the SHA-256 that the hub gives, once.
+
+        `on_check` is told the file's name before. Raises ChecksumError, and discards all that is kept of the commit.
+        """
+        for file, kept in self._kept.items():
+            parts = _chain(kept)
+            if parts is None or file in self._checked or self._folder is None or not file.endswith(".safetensors"):
+                continue
+            expected = await self._source.sha256(file)
+            if expected is None:
+                continue
+            if expected:
+                on_check(file)
+                digest = await self._digest(self._folder, parts)
+                if digest is None:
+                    continue  # not whole any more: it is checked when the rest has been fetched again
+            if expected and digest != expected:
+                await self.discard()
+                raise ChecksumError(
+                    f"{self.label(file)} arrived complete, but its SHA-256 is not the one that the hub gives. "
+                    "Something on the way may have altered it. What was kept of it is deleted; load the model again."
+                )
+            self._checked.add(file)
+            await self._cache.put(self._folder, _flag(file, _CHECKED), BytesBlob.of(b""))
+
+    async def _digest(self, folder: str, parts: Sequence[Range]) -> str | None:
+        digest, position = hashlib.sha256(), 0
+        for part in parts:
+            blob = await self._cache.get(folder, part.name)
+            if blob is None:
+                return None
+            for start in range(position - part.start, blob.nbytes, HASH_BYTES):
+                digest.update(blob.slice(start, min(start + HASH_BYTES, blob.nbytes)).to_bytes())
+                await asyncio.sleep(0)
+            position = part.stop
+        return digest.hexdigest()
 
     async def finish(self) -> None:
         """Note that all of the model that was wanted is kept, as far as that is so."""
@@ -376,8 +423,25 @@ class CachedFiles:
         except NotFoundError:  # a commit does not change: it will not be there later either
             if self._folder is not None:
                 self._absent.add(file)
-                await self._cache.put(self._folder, f"{quote(file, safe='')}!{_ABSENT}", BytesBlob.of(b""))
+                await self._cache.put(self._folder, _flag(file, _ABSENT), BytesBlob.of(b""))
             raise
+
+
+def _flag(file: str, flag: str) -> str:
+    return f"{quote(file, safe='')}!{flag}"
+
+
+def _chain(kept: Sequence[Range]) -> list[Range] | None:
+    """Return ranges that cover a whole file, in its order; None if a byte is missing."""
+    chain: list[Range] = []
+    position, size = 0, next((part.size for part in kept if part.size is not None), None)
+    for part in sorted(kept, key=lambda part: (part.start, -part.stop)):
+        if part.start > position:
+            return None
+        if part.stop > position:
+            chain.append(part)
+            position = part.stop
+    return chain if position == size else None
 
 
 def folder_name(source: Source, commit: str) -> str:

@@ -52,6 +52,8 @@ WHOLE_FILE = 64 << 20
 
 _NAME = re.compile(r"([A-Za-z0-9_][\w.-]{0,95})/([A-Za-z0-9_][\w.-]{0,95})(?:@([!-~]{1,200}))?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+_POINTER = re.compile(rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\n")
+_LINKED = re.compile(r'"?([0-9a-f]{64})"?', re.ASCII)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
 
 T = TypeVar("T")
@@ -93,6 +95,7 @@ class Source:
         self._whole: dict[str, Blob] = {}
         self._sizes: dict[str, int] = {}
         self._etags: dict[str, str] = {}
+        self._linked: dict[str, str] = {}
 
     def start_over(self) -> None:
         """Forget what is known of the files, since one has changed."""
@@ -136,6 +139,26 @@ class Source:
             return await self._ask(file, accept, start=0, stop=256, limit=256)
         except (NotFoundError, WrongContentError):  # some static hosts answer any address with a page
             return False
+
+    async def sha256(self, file: str) -> str | None:
+        """Return the SHA-256 (hex) that the hub gives for a large file; "" if it gives none, None if it does not answer.
+
+        The hub names it in the redirect to the file (X-Linked-Etag), which a page never gets to see; the file's
+        pointer in the repository, under raw/, says the same. (The ETag of what the redirect leads to is another sum.)
+        """
+        if self.repository is None or self.commit is None:
+            return None
+        if file not in self._linked:
+            url = f"{self.repository}/raw/{self.commit}/{quote(file)}"
+            try:
+                answer = await self._transport.get(url, limit=1024)
+            except HubError:
+                return None
+            if answer.status == 429 or answer.status >= 500:
+                return None
+            found = _POINTER.match(answer.body.to_bytes()) if answer.status == HTTPStatus.OK else None
+            self._linked[file] = found[1].decode() if found else ""
+        return self._linked[file]
 
     async def head(self, file: str, nbytes: int) -> tuple[Blob, int | None]:
         """Return a file's first `nbytes` bytes (fewer if it is shorter), and its whole length if the server tells."""
@@ -222,6 +245,8 @@ class Source:
                 )
                 self._learn_commit(answer)
                 if answer.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                    if linked := _LINKED.fullmatch(answer.headers.get("x-linked-etag", "")):
+                        self._linked[file] = linked[1]
                     self._check_etag(file, answer)
                     return accept(answer)
                 asked_to_wait = _retry_after(answer.headers.get("retry-after", ""))

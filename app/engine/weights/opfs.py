@@ -11,6 +11,7 @@ from app.engine.weights.cache import StoreBusyError, StoreError, StoreFullError
 from app.engine.weights.spec import Blob
 
 ROOT = "tabgpt-models"
+FULL = "the browser gives this page no more room, or the disk is full"
 
 
 async def open_opfs() -> "OpfsStore":
@@ -67,7 +68,7 @@ class OpfsStore:
             at = 0
             for part in parts:
                 if access.write(_array(part), _options(at=at)) != part.nbytes:
-                    raise StoreFullError("the disk is full")
+                    raise StoreFullError(FULL)
                 at += part.nbytes
             access.truncate(at)
         except JsException as error:
@@ -111,7 +112,7 @@ def _options(**options: Any) -> Any:
 
 def _translated(error: JsException) -> StoreError:
     if error.name == "QuotaExceededError":
-        return StoreFullError("the browser gives this page no more storage")
+        return StoreFullError(FULL)
     if error.name == "NoModificationAllowedError":
         return StoreBusyError("another tab is using it")
     return StoreError(f"the browser's storage failed ({error.name}: {error.message})")

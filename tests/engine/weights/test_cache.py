@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from app.engine.errors import HubError, NotFoundError, TruncatedError
+from app.engine.errors import ChangedError, ChecksumError, HubError, NotFoundError, TruncatedError
 from app.engine.models.gpt2 import weight_specs
 from app.engine.weights.cache import FRESH_S, Cache, CachedFiles, Range, StoreError, parse_range
 from app.engine.weights.hub import Source
@@ -70,6 +70,7 @@ def load(source: OpenSource, store: FolderStore, log: list[str]) -> Load:
             await load_tokenizer(files, checkpoint.config)
         sink = Tensors()
         await stream(checkpoint, weight_specs(checkpoint.config), sink, source=files, piece_bytes=PIECE)
+        await files.check()
         await files.finish()
         return sink.held, files
 
@@ -216,6 +217,49 @@ async def test_a_connection_cut_at_any_byte_changes_nothing(
         assert first == wanted, seed
         await Cache(store).forget()
     assert broken > 50
+
+
+async def test_a_complete_file_is_compared_with_the_hubs_checksum_once(hub: Hub, folder: Path, load: Load) -> None:
+    await load()
+    assert len(hub.requests(f"raw/{BIG}")) == 1
+    hub.asked.clear()
+    await load()
+    assert hub.asked == []
+
+
+async def test_a_hub_without_checksums_is_asked_once(hub: Hub, folder: Path, load: Load) -> None:
+    hub.tells_checksums = False
+    await load()
+    assert len(hub.requests(f"raw/{BIG}")) == 1
+    hub.asked.clear()
+    await load()
+    assert hub.asked == []
+
+
+async def test_a_wrong_checksum_discards_and_explains(hub: Hub, folder: Path, load: Load, store: FolderStore) -> None:
+    hub.fail(BIG, "flip", times=1, after=7)
+    with pytest.raises(ChecksumError, match="SHA-256 is not the one"):
+        await load()
+    assert store.entries() == []
+    assert (await load())[0] == expected(folder)
+
+
+async def test_a_file_with_gaps_is_not_compared(hub: Hub, load: Load) -> None:
+    """Attention masks of old checkpoints are never fetched."""
+    model = hub.folder / "some" / "model"
+    write_tiny(model)
+    tensors = safetensors.numpy.load_file(model / BIG)
+    tensors["h.0.attn.bias"] = np.ones((1, 1, 256, 1024), np.float32)
+    safetensors.numpy.save_file(tensors, model / BIG)
+    _, files = await load()
+    assert files.complete
+    assert hub.requests(f"raw/{BIG}") == []
+
+
+async def test_a_file_that_is_replaced_meanwhile_is_noticed(hub: Hub, folder: Path, load: Load) -> None:
+    hub.fail(BIG, "changed-etag", after=5)
+    with pytest.raises(ChangedError, match="replaced while it was being read"):
+        await load()
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "sum"])
