@@ -198,7 +198,8 @@ class Hub:
             if parts[2] == "raw":
                 response = Response(pointer, headers=_CORS) if self.tells_checksums else self._missing()
         else:
-            response = self._serve(file, _File(path), request, self._named())
+            etag = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
+            response = self._serve(file, _File(path), request, self._named() | {"etag": f'"{etag}"'})
         await self._answer(asked, response, scope, receive, send)
 
     async def _cdn(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -161,6 +161,11 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         (["--help"], "inspect"),
         (["random", "--help"], "--vocab"),
         (["inspect", "--help"], "--json"),
+        (["fetch", "--help"], "huggingface-cli login"),
+        (["convert", "--help"], "nanoGPT"),
+        (["quantize", "--help"], "--text"),
+        (["verify", "--help"], "SHA256SUMS"),
+        (["publish", "--help"], "--max-file-mb 24"),
     ):
         with pytest.raises(SystemExit) as caught:
             main(arguments)

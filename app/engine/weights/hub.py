@@ -141,7 +141,7 @@ class Source:
             return False
 
     async def sha256(self, file: str) -> str | None:
-        """Return the SHA-256 (hex) that the hub gives for a large file; "" if it gives none, None if it does not answer.
+        """Return the SHA-256 (hex) that the hub gives for a large file; "" if none, None if it does not answer.
 
         The hub names it in the redirect to the file (X-Linked-Etag), which a page never gets to see; the file's
         pointer in the repository, under raw/, says the same. (The ETag of what the redirect leads to is another sum.)
