@@ -26,11 +26,12 @@ export function addDispatch(plan, pipeline, group, x, y, perRow, perPosition) {
 }
 
 /**
- * Record dispatches [0, count) of the plan into the pass, for a step of `rows` tokens that ends at position `length`.
- * @param {GPUComputePassEncoder} pass @param {Plan} plan @param {number} count @param {number} rows @param {number} length
+ * Record dispatches [first, stop) of the plan into the pass, for a step of `rows` tokens that ends at position `length`.
+ * @param {GPUComputePassEncoder} pass @param {Plan} plan @param {number} first @param {number} stop
+ * @param {number} rows @param {number} length
  */
-function replay(pass, plan, count, rows, length) {
-  for (let i = 0; i < count; i++) {
+function replay(pass, plan, first, stop, rows, length) {
+  for (let i = first; i < stop; i++) {
     pass.setPipeline(plan.pipelines[i]);
     pass.setBindGroup(0, plan.groups[i]);
     const y = plan.perRow[i] ? Math.ceil(rows / plan.perRow[i])
@@ -46,7 +47,7 @@ function replay(pass, plan, count, rows, length) {
 export function submit(device, plan, count, rows, length) {
   const encoder = device.createCommandEncoder();
   const pass = encoder.beginComputePass();
-  replay(pass, plan, count, rows, length);
+  replay(pass, plan, 0, count, rows, length);
   pass.end();
   device.queue.submit([encoder.finish()]);
 }
@@ -63,8 +64,8 @@ export async function decode(device, model, sampler, steps, length, results, fir
   const encoder = device.createCommandEncoder();
   for (let i = 0; i < steps; i++) {
     const pass = encoder.beginComputePass();
-    if (model) replay(pass, model, model.pipelines.length, 1, length + i + 1);
-    replay(pass, sampler, sampler.pipelines.length, 1, length + i + 1);
+    if (model) replay(pass, model, 0, model.pipelines.length, 1, length + i + 1);
+    replay(pass, sampler, 0, sampler.pipelines.length, 1, length + i + 1);
     pass.end();
   }
   const until = Math.min(steps, ring - first);
@@ -125,4 +126,32 @@ export async function read(device, source, offset, bytes, staging) {
   const copy = new Uint8Array(staging.getMappedRange(0, bytes)).slice();
   staging.unmap();
   return copy;
+}
+
+/**
+ * GPU time in milliseconds of `repeats` times the dispatches [first, stop) of each plan, in one compute pass, by timestamps.
+ * Browsers round timestamps (Chromium to 0.1 ms), so repeat until that does not matter.
+ * @param {GPUDevice} device @param {Plan[]} plans @param {number} first @param {number} stop Infinity: all
+ * @param {number} repeats @param {number} rows @param {number} length
+ */
+export async function time(device, plans, first, stop, repeats, rows, length) {
+  const querySet = device.createQuerySet({ type: "timestamp", count: 2 });
+  const resolved = device.createBuffer({ size: 16, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
+  const staging = device.createBuffer({ size: 16, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+  const encoder = device.createCommandEncoder();
+  const pass = encoder.beginComputePass({
+    timestampWrites: { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 },
+  });
+  for (let i = 0; i < repeats; i++) {
+    for (const plan of plans) replay(pass, plan, first, Math.min(stop, plan.pipelines.length), rows, length);
+  }
+  pass.end();
+  encoder.resolveQuerySet(querySet, 0, 2, resolved, 0);
+  encoder.copyBufferToBuffer(resolved, 0, staging, 0, 16);
+  device.queue.submit([encoder.finish()]);
+  await staging.mapAsync(GPUMapMode.READ);
+  const [begin, end] = new BigInt64Array(staging.getMappedRange());
+  const milliseconds = Number(end - begin) / 1e6;
+  for (const resource of [querySet, resolved, staging]) resource.destroy();
+  return milliseconds;
 }

@@ -227,12 +227,15 @@ class LanguageModel {
         yield completion;
         return completion;
       } finally {
-        if (!settled) await stop();
+        if (!settled) {
+          await stop();
+          await done.catch(() => {});
+        }
       }
     })();
   }
 
-  /** Stop generating or loading, within a token. @returns {Promise<void>} */
+  /** Stop generating or loading, within a token; settles once nothing runs. @returns {Promise<void>} */
   stop() {
     return this.#call("stop");
   }

@@ -1,13 +1,13 @@
 // A linear layer for the n tokens of a step: out = epilogue(x·Wᵀ).
 //
 // x [n, K], W [N, K] with K padded to a multiple of 32 by zeros, out [n, OUT_STRIDE] with its padding set to 0.
-// Each workgroup computes a tile of TILE tokens × TILE outputs, each of its 16 × 16 threads a block of BLOCK × BLOCK;
+// Each workgroup computes a tile of TILE tokens × TILE outputs, each of its SIDE × SIDE threads a block of BLOCK × BLOCK;
 // both operands pass through workgroup memory in slices of 16 along K.
 // Grid: ceil(ROWS / TILE) over x, ceil(n / TILE) over y. ROW_BASE, ROWS and PART as in matvec.wgsl.
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 
 const SLICE: u32 = 16u;
-const BLOCK: u32 = TILE / 16u;
+const BLOCK: u32 = TILE / SIDE;
 // Transposed, [k][token or row], so that the inner loop reads consecutive words; a word of padding per line
 // spreads the transposing writes over the banks.
 const LINE: u32 = TILE + 1u;
@@ -18,13 +18,13 @@ fn x4(i: u32) -> vec4f {
   return x[i];
 }
 
-@compute @workgroup_size(16, 16)
+@compute @workgroup_size(SIDE, SIDE)
 fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index) t: u32) {
   let token0 = workgroup.y * TILE;
   let row0 = workgroup.x * TILE;
   var sums: array<array<f32, BLOCK>, BLOCK>;
   for (var k = 0u; k < K; k += SLICE) {
-    for (var i = t; i < TILE * SLICE / 4u; i += 256u) {
+    for (var i = t; i < TILE * SLICE / 4u; i += SIDE * SIDE) {
       let line = i / (SLICE / 4u);
       let k4 = i % (SLICE / 4u);
       let xv = x[min(token0 + line, step.n - 1u) * (K / 4u) + k / 4u + k4];
@@ -39,8 +39,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
       var xs: array<f32, BLOCK>;
       var ws: array<f32, BLOCK>;
       for (var b = 0u; b < BLOCK; b++) {
-        xs[b] = x_tile[j * LINE + t / 16u + 16u * b];
-        ws[b] = w_tile[j * LINE + t % 16u + 16u * b];
+        xs[b] = x_tile[j * LINE + t / SIDE + SIDE * b];
+        ws[b] = w_tile[j * LINE + t % SIDE + SIDE * b];
       }
       for (var a = 0u; a < BLOCK; a++) {
         for (var b = 0u; b < BLOCK; b++) {
@@ -51,9 +51,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
     workgroupBarrier();
   }
   for (var a = 0u; a < BLOCK; a++) {
-    let token = token0 + t / 16u + 16u * a;
+    let token = token0 + t / SIDE + SIDE * a;
     for (var b = 0u; b < BLOCK; b++) {
-      let row = row0 + t % 16u + 16u * b;
+      let row = row0 + t % SIDE + SIDE * b;
       if (token < step.n && row < ROWS) {
         store(token, ROW_BASE + row, sums[a][b]);
       }

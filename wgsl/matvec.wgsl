@@ -1,8 +1,8 @@
 // A linear layer for one token: out = epilogue(W·prologue(x)).
 //
 // x [K], W [N, K] with K padded to a multiple of 32 by zeros, out [OUT_STRIDE] with its padding set to 0.
-// LANES threads share a row and read it in 16-byte chunks; a workgroup of WG threads takes WG / LANES rows.
-// Grid: ceil(ROWS / (WG / LANES)) workgroups over x, then y. Rows [ROW_BASE, ROW_BASE + ROWS) of the output; the weights
+// LANES threads share a row and read it in 16-byte chunks; a workgroup of WG threads takes WG / LANES rows at once,
+// REPEAT times. Grid: ceil(ROWS / (WG / LANES · REPEAT)) workgroups over x, then y. Rows [ROW_BASE, ROW_BASE + ROWS) of the output; the weights
 // bound here start at ROW_BASE and hold PART rows (a matrix larger than a binding is split by rows).
 //
 // PROLOGUE 0: x as it is.
@@ -12,7 +12,6 @@
 @group(0) @binding(5) var<storage, read> norm: array<f32>; // weight, then bias NORM_STRIDE later
 
 var<workgroup> staged: array<vec4f, STAGED>; // the prologue's result; STAGED is K / 4, or 1 without a prologue
-var<workgroup> split_weights: array<f32, SPLIT_WEIGHTS>; // N_HEAD · N_CTX / SPLIT, or 1
 
 fn x4(i: u32) -> vec4f {
   if (PROLOGUE == 0u) {
@@ -49,34 +48,26 @@ fn norm_prologue(t: u32) {
 
 fn combine_prologue(t: u32) {
   let splits = (step.position + step.n + SPLIT - 1u) / SPLIT;
-  let stride = (D_PAD + 4u) / 4u;
-  for (var head = t; head < N_HEAD; head += WG) {
-    var highest = -3.0e38;
-    for (var s = 0u; s < splits; s++) {
-      highest = max(highest, x[(s * N_HEAD + head) * stride].x);
-    }
-    var total = 0.0;
-    for (var s = 0u; s < splits; s++) {
-      let stats = x[(s * N_HEAD + head) * stride];
-      let weight = exp(stats.x - highest);
-      split_weights[s * N_HEAD + head] = weight;
-      total += weight * stats.y;
-    }
-    for (var s = 0u; s < splits; s++) {
-      split_weights[s * N_HEAD + head] /= total;
-    }
-  }
-  workgroupBarrier();
+  let stride = D_PAD / 4u + 1u;
   for (var i = t; i < K / 4u; i += WG) {
-    let head = 4u * i / D; // D is a multiple of 4 here
-    let d = 4u * i % D;
-    var v = vec4f(0.0);
-    if (head < N_HEAD) {
-      for (var s = 0u; s < splits; s++) {
-        v += split_weights[s * N_HEAD + head] * x[(s * N_HEAD + head) * stride + 1u + d / 4u];
-      }
+    let head = min(4u * i / D, N_HEAD - 1u); // D is a multiple of 4 here; past the heads lies padding
+    let base = head * stride;
+    let d = 1u + (4u * i % D) / 4u;
+    var highest = -3.0e38;
+    var total = 0.0;
+    var sum = vec4f(0.0);
+    for (var s = 0u; s < splits; s++) {
+      let part = base + s * N_HEAD * stride;
+      let stats = x[part];
+      let value = x[part + d];
+      let next = max(highest, stats.x);
+      let keep = exp(highest - next);
+      let weight = exp(stats.x - next);
+      total = total * keep + weight * stats.y;
+      sum = sum * keep + weight * value;
+      highest = next;
     }
-    staged[i] = v;
+    staged[i] = select(vec4f(0.0), sum / total, 4u * i < N_HEAD * D);
   }
   workgroupBarrier();
 }
@@ -87,19 +78,36 @@ fn main(
   @builtin(num_workgroups) grid: vec3u,
   @builtin(local_invocation_index) t: u32,
 ) {
+  // Rows are clamped, not skipped: reductions need every thread.
+  let row0 = (workgroup.y * grid.x + workgroup.x) * (WG / LANES * REPEAT) + t / LANES;
+  // The first row's weights are on their way while the prologue waits for its own loads and barriers.
+  var early: array<Chunk, max(EARLY, 1u)>;
+  for (var j = 0u; j < EARLY; j++) {
+    early[j] = load_chunk(min(row0, PART - 1u) * (K / CHUNK) + min(t % LANES + j * LANES, K / CHUNK - 1u));
+  }
   if (PROLOGUE == 1u) {
     norm_prologue(t);
   } else if (PROLOGUE == 2u) {
     combine_prologue(t);
   }
-  let row = (workgroup.y * grid.x + workgroup.x) * (WG / LANES) + t / LANES;
-  let first = min(row, PART - 1u) * (K / CHUNK); // clamped, not skipped: reductions need every thread
-  var sum = 0.0;
-  for (var c = t % LANES; c < K / CHUNK; c += LANES) {
-    sum += dot_chunk(first + c, c * (CHUNK / 4u));
-  }
-  sum = sum_row(sum, t);
-  if (t % LANES == 0u && row < ROWS) {
-    store(0u, ROW_BASE + row, sum);
+  for (var r = 0u; r < REPEAT; r++) {
+    let row = row0 + r * (WG / LANES);
+    let first = min(row, PART - 1u) * (K / CHUNK);
+    var sum = 0.0;
+    if (r == 0u) {
+      for (var j = 0u; j < EARLY; j++) {
+        let c = t % LANES + j * LANES;
+        if (c < K / CHUNK) {
+          sum += dot_chunk(early[j], c * (CHUNK / 4u));
+        }
+      }
+    }
+    for (var c = t % LANES + select(0u, EARLY * LANES, r == 0u); c < K / CHUNK; c += LANES) {
+      sum += dot_chunk(load_chunk(first + c), c * (CHUNK / 4u));
+    }
+    sum = sum_row(sum, t);
+    if (t % LANES == 0u && row < ROWS) {
+      store(0u, ROW_BASE + row, sum);
+    }
   }
 }

@@ -11,7 +11,7 @@ var<workgroup> chosen: atomic<u32>;
 
 @compute @workgroup_size(WG)
 fn main(@builtin(local_invocation_index) t: u32) {
-  let s = summary();
+  let s = summary(t);
   let found = work[BINS];
   let count = min(found, CANDIDATES);
   for (var i = t; i < count; i += WG) {

@@ -50,12 +50,14 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
       count += counts[bin];
       let nearest = exp(-f32(bin) / (BINS_PER_NAT * rules.temperature)); // the most that a token of this bin weighs
       mass += f32(counts[bin]) * exp(-f32(bin + 1u) / (BINS_PER_NAT * rules.temperature));
-      // One rule that is satisfied down to here suffices: the kept set is a part of what it keeps.
+      // One rule that is satisfied down to here suffices, since what is kept is a part of what it keeps. But top-p
+      // after top-k is a share of the top k's mass, so that all of these are needed.
+      let alone = rules.top_k == 0u || rules.top_p >= 1.0;
       decided = decided
         || (rules.top_k > 0u && count >= min(rules.top_k, N))
         // A margin for rounding: a bin more costs nothing.
-        || (rules.top_p < 1.0 && mass >= rules.top_p * total[0] * 1.0001)
-        || nearest < max(rules.min_p, WEIGHTLESS)
+        || (alone && rules.top_p < 1.0 && mass >= rules.top_p * total[0] * 1.0001)
+        || nearest < select(WEIGHTLESS, max(rules.min_p, WEIGHTLESS), alone)
         || count == N;
       if (decided && count >= min(rules.top, N)) {
         cut = bin + 1u;

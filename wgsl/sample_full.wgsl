@@ -9,7 +9,7 @@ var<workgroup> chosen: atomic<u32>;
 
 @compute @workgroup_size(WG)
 fn main(@builtin(local_invocation_index) t: u32) {
-  let s = summary();
+  let s = summary(t);
   let wanted = uniforms[next_step.drawn % RING] * s.mass;
   if (t == 0u) {
     var running = 0.0;

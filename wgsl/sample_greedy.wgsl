@@ -1,12 +1,20 @@
 // Temperature 0: the greatest score wins, ties go to the lowest id. Grid: 1.
-@compute @workgroup_size(1)
-fn main() {
-  let s = summary();
-  for (var b = 0u; b < BLOCKS; b++) { // blocks are in the order of ids
+var<workgroup> winner: atomic<u32>;
+
+@compute @workgroup_size(WG)
+fn main(@builtin(local_invocation_index) t: u32) {
+  let s = summary(t);
+  if (t == 0u) {
+    atomicStore(&winner, N);
+  }
+  workgroupBarrier();
+  for (var b = t; b < BLOCKS; b += WG) {
     if (blocks[b].best == s.best) {
-      finish(blocks[b].best_id, s, OK, 0u);
-      return;
+      atomicMin(&winner, blocks[b].best_id);
     }
   }
-  finish(0u, s, BAD_LOGITS, 0u);
+  workgroupBarrier();
+  if (t == 0u) {
+    finish(min(atomicLoad(&winner), N - 1u), s, OK, 0u);
+  }
 }

@@ -197,6 +197,10 @@ class Engine:
         if self._loading is not None:
             self._loading[1].cancel()
 
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        await self._idle.wait()
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; special tokens in it are plain text."""
         return self._need_model().tokenizer.encode(_text(text))
@@ -215,7 +219,7 @@ class Engine:
         """Return the logits [n_vocab] after the last of the option `ids` (at least one, at most the context)."""
         with self._alone("computing logits"):
             model = self._need_model()
-            if set(raw) != {"ids"}:
+            if not isinstance(raw, Mapping) or set(raw) != {"ids"}:
                 raise OptionError("logits takes one option, ids.")
             ids = list(parse_ids("ids", raw["ids"], model.runner.n_vocab))
             if not 1 <= len(ids) <= model.runner.n_ctx:

@@ -42,6 +42,9 @@ class Runner(Protocol):
 class SamplingRunner(Runner, Protocol):
     """A runner that can choose tokens itself, running ahead of Python."""
 
+    python_seconds: float
+    """Time that `sample` has spent in Python so far, not waiting."""
+
     def can_sample(self, rules: Rules, top: int) -> bool:
         """Whether `sample` knows these rules and can report the `top` likeliest tokens."""
 
@@ -55,3 +58,6 @@ class SamplingRunner(Runner, Protocol):
         depth: int | None = None,
     ) -> AsyncGenerator[list[Any], None]:
         """Draw a token for each of `uniforms`, by the rules of `sampling.sample`, in groups of {id, logprob, top}."""
+
+    async def gpu_times(self, ids: Sequence[int], new: int) -> dict[str, Any] | None:
+        """GPU time of reading `ids` and writing `new` tokens, by kernel; None without timestamps."""

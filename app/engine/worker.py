@@ -66,6 +66,9 @@ class Page:
             raise OptionError(f"There is no method {method!r}.")
         if method == "complete":
             return await self._complete(call, *args)
+        if method == "stop":
+            self._engine.stop()
+            return await self._engine.idle()
         result = getattr(self._engine, method)(*args)
         return await result if asyncio.iscoroutine(result) else result
 

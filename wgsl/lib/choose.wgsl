@@ -24,22 +24,40 @@ struct Summary {
   log_sum: f32,  // of the raw logits
   bad: bool,
 }
-fn summary() -> Summary {
-  var s = Summary(LOWEST, 0.0, 0.0, false);
-  var raw_best = LOWEST;
-  for (var b = 0u; b < BLOCKS; b++) {
-    s.best = max(s.best, blocks[b].best);
-    raw_best = max(raw_best, blocks[b].raw_best);
-    s.bad = s.bad || blocks[b].bad != 0u;
+var<workgroup> shared_best: array<vec3f, WG>;
+var<workgroup> shared_mass: array<vec2f, WG>;
+
+fn summary(t: u32) -> Summary {
+  var best = vec2f(LOWEST); // of scores, of raw logits
+  var bad = 0u;
+  for (var b = t; b < BLOCKS; b += WG) {
+    best = max(best, vec2f(blocks[b].best, blocks[b].raw_best));
+    bad |= blocks[b].bad;
   }
-  var raw_mass = 0.0;
-  for (var b = 0u; b < BLOCKS; b++) {
-    s.mass += blocks[b].mass * exp(blocks[b].best - s.best);
-    raw_mass += blocks[b].raw_mass * exp(blocks[b].raw_best - raw_best);
+  shared_best[t] = vec3f(best, f32(bad));
+  workgroupBarrier();
+  for (var stride = WG / 2u; stride > 0u; stride /= 2u) {
+    if (t < stride) {
+      shared_best[t] = max(shared_best[t], shared_best[t + stride]);
+    }
+    workgroupBarrier();
   }
-  s.log_sum = raw_best + log(raw_mass);
-  s.bad = s.bad || raw_best <= LOWEST;
-  return s;
+  let all_best = shared_best[0];
+  var mass = vec2f(0.0);
+  for (var b = t; b < BLOCKS; b += WG) {
+    mass += vec2f(blocks[b].mass, blocks[b].raw_mass)
+      * exp(vec2f(blocks[b].best, blocks[b].raw_best) - all_best.xy);
+  }
+  shared_mass[t] = mass;
+  workgroupBarrier();
+  for (var stride = WG / 2u; stride > 0u; stride /= 2u) {
+    if (t < stride) {
+      shared_mass[t] += shared_mass[t + stride];
+    }
+    workgroupBarrier();
+  }
+  let masses = shared_mass[0];
+  return Summary(all_best.x, masses.x, all_best.y + log(masses.y), all_best.z > 0.0 || all_best.y <= LOWEST);
 }
 
 fn result_base() -> u32 {

@@ -9,9 +9,14 @@ fn weight4(i: u32) -> vec4f {
   return vec4f(unpack2x16float(pair.x), unpack2x16float(pair.y));
 }
 
-// Chunk c of the matrix times the CHUNK inputs from x4(i) on.
-fn dot_chunk(c: u32, i: u32) -> f32 {
-  let w = weights[c];
+alias Chunk = vec4u;
+
+fn load_chunk(c: u32) -> Chunk {
+  return weights[c];
+}
+
+// A chunk times the CHUNK inputs from x4(i) on.
+fn dot_chunk(w: Chunk, i: u32) -> f32 {
   return dot(vec4f(unpack2x16float(w.x), unpack2x16float(w.y)), x4(i))
        + dot(vec4f(unpack2x16float(w.z), unpack2x16float(w.w)), x4(i + 1u));
 }

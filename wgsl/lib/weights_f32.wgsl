@@ -7,7 +7,13 @@ fn weight4(i: u32) -> vec4f {
   return weights[i];
 }
 
-// Chunk c of the matrix times the CHUNK inputs from x4(i) on.
-fn dot_chunk(c: u32, i: u32) -> f32 {
-  return dot(weights[c], x4(i));
+alias Chunk = vec4f;
+
+fn load_chunk(c: u32) -> Chunk {
+  return weights[c];
+}
+
+// A chunk times the CHUNK inputs from x4(i) on.
+fn dot_chunk(w: Chunk, i: u32) -> f32 {
+  return dot(w, x4(i));
 }

@@ -35,6 +35,7 @@ class Ahead:
         self._sampler = sampler
         self._staging: list[Buffer] = []
         self._ms: float | None = None
+        self.python_seconds = 0.0
 
     async def groups(
         self, length: int, *, first: int, stop: int, depth: int | None
@@ -49,6 +50,7 @@ class Ahead:
         last = time.perf_counter()
         try:
             while received < stop:
+                busy = time.perf_counter()
                 room = depth or self._room()
                 size = max(1, min(2 * size, -(-room // _GROUPS)))
                 while submitted < stop and (not pending or submitted - received + size <= room):
@@ -58,7 +60,9 @@ class Ahead:
                     pending.append(self._submit(model, steps, length + submitted - first - 1, submitted))
                     submitted += steps
                 future, staging = pending.popleft()
+                self.python_seconds += time.perf_counter() - busy
                 data = await future
+                busy = time.perf_counter()
                 self._device.check()
                 self._staging.append(staging)
                 group = parse(data.to_bytes())
@@ -67,6 +71,7 @@ class Ahead:
                     self._note(1000 * (now - last) / len(group))
                 last = now
                 received += len(group)
+                self.python_seconds += now - busy
                 yield group
         finally:
             # Buffers must not be mapped when they are used or freed next.
@@ -100,7 +105,7 @@ class Ahead:
         """Tokens that may be in flight."""
         if self._ms is None:
             return 2
-        return max(1, min(MAX_AHEAD, int(STOP_MS / self._ms)))
+        return max(1, min(MAX_AHEAD, int(STOP_MS / max(self._ms, 0.01))))
 
     def _note(self, ms: float) -> None:
         # The first readings are waits of a nearly idle pipeline; the estimate falls quickly and rises slowly.

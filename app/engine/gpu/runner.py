@@ -2,9 +2,12 @@
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import numpy as np
+import tabgpt_gpu
 from numpy.typing import NDArray
+from pyodide.ffi import to_js
 
 from app.engine.errors import NonFiniteLogitsError
 from app.engine.gpu.ahead import MAX_AHEAD, Ahead
@@ -13,7 +16,7 @@ from app.engine.gpu.device import Device
 from app.engine.gpu.plan import Fixed, Plan
 from app.engine.gpu.results import BAD_LOGITS, OK, UNDECIDED, Drawn, can_sample
 from app.engine.gpu.sampler import GpuSampler
-from app.engine.gpu.select import Tuning, cache_floats
+from app.engine.gpu.select import Tuning, cache_floats, describe
 from app.engine.gpu.weights import GpuWeights
 from app.engine.models.config import GPT2Config
 from app.engine.models.gpt2 import gpt2, nest, weight_specs
@@ -25,6 +28,10 @@ from app.engine.sampling import top as ranking
 
 CHUNK = 512
 """Tokens of the prompt that one submit takes at most."""
+
+
+_TIMED_MS = 30.0
+"""How long a timed pass should take, so that timestamps' rounding does not matter."""
 
 
 class GpuRunner:
@@ -41,6 +48,7 @@ class GpuRunner:
         self._plans: dict[str, Plan] = {}
         self._sampler: GpuSampler | None = None
         self._drawn = 0
+        self.python_seconds = 0.0
 
     @classmethod
     async def create(
@@ -71,7 +79,7 @@ class GpuRunner:
         )
         runner = cls(device, config, weights, fixed)
         try:
-            limits = FuseLimits(device.limits["maxComputeWorkgroupStorageSize"], tuning.split)
+            limits = FuseLimits(device.limits["maxComputeWorkgroupStorageSize"])
             for name, rows in (("prefill", chunk), ("decode", 1)):
                 graph = fuse(_graph(config, single=name == "decode"), rules=rules, limits=limits)
                 runner._plans[name] = await Plan.create(
@@ -159,6 +167,7 @@ class GpuRunner:
                         yield kept
                     if undecided:
                         break
+            self.python_seconds += ahead.python_seconds
             if undecided:
                 # The logits have been overwritten since: compute them again, and choose in Python.
                 logits = await self._logits_after(tokens)
@@ -184,6 +193,40 @@ class GpuRunner:
             "The model computed NaN or infinite logits once, and finite ones when asked again: the GPU or its driver "
             "may be faulty. Load the model again, or choose the NumPy backend."
         )
+
+    async def gpu_times(self, ids: Sequence[int], new: int) -> dict[str, Any] | None:
+        """See `SamplingRunner.gpu_times`. Forgets the cache's contents."""
+        if "timestamp-query" not in self.device.features or self._sampler is None:
+            return None
+        self.rewind(0)
+        await self.feed(ids)
+        greedy = self._sampler.begin(Rules(temperature=0), top=0, uniforms=np.zeros(1, np.float32), history=ids)
+        middle = len(ids) + new // 2
+        decode, prefill, device = self._plans["decode"], self._plans["prefill"], self.device.js
+
+        async def per_run(plans: list[Any], first: int, stop: int, rows: int, length: int) -> float:
+            async def run(repeats: int) -> float:
+                return float(await tabgpt_gpu.time(device, to_js(plans), first, stop, repeats, rows, length)) / repeats
+
+            return await run(max(1, min(100, int(_TIMED_MS / max(await run(1), 0.05)))))
+
+        kernels: dict[str, float] = {}
+        for plan, dispatches in ((decode.js, decode.dispatches), (greedy, None)):
+            for index in range(int(plan.pipelines.length)):
+                name = "sample" if dispatches is None else describe(dispatches[index])
+                kernels[name] = kernels.get(name, 0.0) + await per_run([plan], index, index + 1, 1, middle)
+        weights = sum(layout.nbytes for name, layout in self.weights.layouts.items() if name != "wpe.weight")
+        ms = await per_run([decode.js, greedy], 0, 1 << 20, 1, middle)
+        rows = min(len(ids), prefill.rows)
+        self.rewind(0)
+        return {
+            "prefill_ms": await per_run([prefill.js], 0, 1 << 20, rows, rows),
+            "ms_per_token": ms,
+            "kernels_ms": kernels,
+            "dispatches_per_token": decode.count + self._sampler.dispatches(greedy),
+            "weight_bytes_per_token": weights,
+            "weights_gb_per_second": weights / ms / 1e6,
+        }
 
     def rewind(self, length: int) -> None:
         """See `Runner.rewind`."""

@@ -5,11 +5,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.engine.gpu.kernels import Constant, Kernel, kernel
-from app.engine.gpu.layout import VECTOR_ALIGN, MatrixLayout
+from app.engine.gpu.layout import BITS, VECTOR_ALIGN, MatrixLayout
 from app.engine.ops.record import Cache, Graph, Node, Tensor, Weight, padded
 
 ACTIVATION_NUMBERS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4}
 _PROLOGUE_NUMBERS = {None: 0, "norm": 1, "combine": 2}
+
+
+_EARLY_CHUNKS = 4
+"""Loads of weights that a thread starts before the prologue: as many as registers are cheap for."""
+_ENOUGH_WORKGROUPS = 1024
+"""Workgroups that fill any GPU."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,12 @@ class Tuning:
     """Threads in a workgroup of a matvec."""
     tile: int = 64
     """Tokens and outputs of a matmul's tile."""
+    side: int = 16
+    """The side of the square of threads that computes it."""
     split: int = 64
     """Positions that one workgroup of attend_split takes."""
+    attend_threads: int = 256
+    """Threads in a workgroup of attend_split, a multiple of `split`."""
     sampler_threads: int = 128
     """Threads in a workgroup of the sampler's kernels."""
 
@@ -155,17 +165,16 @@ class Selector:
             mine: dict[str, Slot] = {**bindings, "weights": WeightPart(weight.name, index)}
             shared = {**constants, "ROW_BASE": part.first, "ROWS": rows, "PART": part.rows}
             if single:
-                yield self._matvec(graph, node, pieces, shared, mine, rows)
+                yield self._matvec(node, pieces, shared, mine, rows)
             else:
                 tile = self.tuning.tile
                 grid = (-(-rows // tile), PerRow(tile))
-                yield Dispatch(kernel("matmul", *pieces, **shared, TILE=tile), mine, grid, node)
+                yield Dispatch(kernel("matmul", *pieces, **shared, TILE=tile, SIDE=self.tuning.side), mine, grid, node)
 
     _linear_qkv = _linear
 
     def _matvec(
         self,
-        graph: Graph,
         node: Node,
         pieces: tuple[str, ...],
         constants: dict[str, Constant],
@@ -176,7 +185,11 @@ class Selector:
         lanes, threads = self.tuning.lanes, self.tuning.matvec_threads
         reduce_pieces, reduce_constants = self._reduce(lanes, threads)
         k = int(constants["K"])
-        splits = -(-graph.config.n_ctx // self.tuning.split)
+        chunk = 128 // BITS[self.matrices[weight_of(node).name].precision]
+        chunks = -(-k // (chunk * lanes))
+        early = min(chunks, _EARLY_CHUNKS) if prologue else 0
+        # A prologue is worth many rows where there are more workgroups than a GPU runs at once anyway.
+        repeat = max(1, min(8, rows // (threads // lanes) // _ENOUGH_WORKGROUPS)) if prologue else 1
         x = node.inputs["x"]
         assert isinstance(x, Tensor)
         constants = {
@@ -186,14 +199,15 @@ class Selector:
             "PROLOGUE": _PROLOGUE_NUMBERS[prologue],
             "STAGED": k // 4 if prologue else 1,
             "SPLIT": self.tuning.split,
-            "SPLIT_WEIGHTS": splits * graph.config.n_head if prologue == "combine" else 1,
+            "EARLY": early,
+            "REPEAT": repeat,
         }
         if prologue == "norm":
             bindings["norm"] = _norm_slot(node.inputs["norm_weight"], node.inputs["norm_bias"])
         else:
             bindings["norm"] = "none"
         name = kernel("matvec", *_enable_first(*pieces, *reduce_pieces), **constants)
-        return Dispatch(name, bindings, _spread(-(-rows // (threads // lanes))), node)
+        return Dispatch(name, bindings, _spread(-(-rows // (threads // lanes * repeat))), node)
 
     def _elementwise(self, name: str, node: Node, inputs: dict[str, str], *pieces: str) -> Dispatch:
         stride = padded(node.out.width)
@@ -233,7 +247,8 @@ class Selector:
 
     def _attend_split(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
         split = self.tuning.split
-        k = kernel("attend_split", "step", **_head_constants(graph), SPLIT=split, SCALE=float(node.attrs["scale"]))
+        constants = {**_head_constants(graph), "WG": self.tuning.attend_threads, "SPLIT": split}
+        k = kernel("attend_split", "step", **constants, SCALE=float(node.attrs["scale"]))
         bindings: dict[str, Slot] = {"q": _slot(node.inputs["q"]), "kv": _slot(node.inputs["kv"]), "out": node.out}
         yield Dispatch(k, bindings, (graph.config.n_head, PerPosition(split)), node)
 
@@ -250,6 +265,21 @@ class Selector:
         k = kernel("attend_tile", "step", **constants, STRIDE=padded(node.out.width), SCALE=scale)
         bindings: dict[str, Slot] = {"q": _slot(node.inputs["q"]), "kv": _slot(node.inputs["kv"]), "out": node.out}
         yield Dispatch(k, bindings, (graph.config.n_head, PerRow(16)), node)
+
+
+def weight_of(node: Node) -> Weight:
+    """The matrix that a linear node multiplies with."""
+    weight = node.inputs["weight"]
+    assert isinstance(weight, Weight)
+    return weight
+
+
+def describe(dispatch: Dispatch) -> str:
+    """A launch in a few words: its kernel and, for a layer, the weights that it reads."""
+    weight = dispatch.node.inputs.get("weight")
+    name = weight.name.removesuffix(".weight") if isinstance(weight, Weight) else ""
+    layer = name.split(".", 2)[2] if name.startswith("h.") else name
+    return f"{dispatch.kernel.name} {layer}".strip()
 
 
 def head_dim_padded(head_dim: int) -> int:

@@ -16,8 +16,6 @@ class FuseLimits:
 
     workgroup_bytes: int = 16384
     """maxComputeWorkgroupStorageSize; a norm or a combined attention is staged there."""
-    split: int = 64
-    """Positions that one workgroup of attend_split takes."""
 
 
 def activation_into_linear(graph: Graph, _: FuseLimits) -> None:
@@ -78,8 +76,7 @@ def norm_into_linear(graph: Graph, limits: FuseLimits) -> None:
 def combine_into_linear(graph: Graph, limits: FuseLimits) -> None:
     """attend_combine → linear: the matvec combines the partial results while it reads them."""
     config = graph.config
-    splits = -(-config.n_ctx // limits.split)
-    needed = 4 * padded(config.n_embd) + 4 * splits * config.n_head + 2048
+    needed = 4 * padded(config.n_embd) + 2048
     if config.head_dim % 4 or needed > limits.workgroup_bytes:
         return
     for node in list(graph.nodes):

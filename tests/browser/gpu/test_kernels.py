@@ -64,6 +64,8 @@ def stored(weight: Array, precision: str) -> tuple[NDArray[Any], Array]:
 def test_every_kernel_has_a_test() -> None:
     source = Path(__file__).read_text()
     for path in wgsl_folder().glob("*.wgsl"):
+        if path.stem.startswith("sample_"):
+            continue  # they only make sense together: see test_sampler.py
         assert f'"{path.stem}"' in source, f"{path.name} is not tested"
 
 
@@ -118,7 +120,7 @@ def linear_constants(n_in: int, n_out: int, **changes: Any) -> dict[str, Any]:
 def matvec_constants(n_in: int, reduce: dict[str, int], **changes: Any) -> dict[str, Any]:
     return {
         "WG": 64, "LANES": 32, "K_TRUE": n_in, "NORM_STRIDE": padded(n_in, 64), "EPSILON": 1e-5, "LAST": False,
-        "PROLOGUE": 0, "STAGED": 1, "SPLIT": 32, "SPLIT_WEIGHTS": 1, **reduce,
+        "PROLOGUE": 0, "STAGED": 1, "SPLIT": 32, "EARLY": 0, "REPEAT": 1, **reduce,
     } | changes  # fmt: skip
 
 
@@ -135,7 +137,7 @@ def test_matmul_with_its_epilogue(lab: Lab, precision: str, n_in: int, n_out: in
     x = random.normal(size=(n, n_in)).astype(np.float32)
     weights, w = stored((random.normal(size=(n_out, n_in)) / np.sqrt(n_in)).astype(np.float32), precision)
     bias, residual = random.normal(size=n_out).astype(np.float32), random.normal(size=(n, n_out)).astype(np.float32)
-    changes = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": ACTIVATION_NUMBERS[kind], "TILE": 32}
+    changes = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": ACTIVATION_NUMBERS[kind], "TILE": 32, "SIDE": 8}
     bindings = {
         "x": pad(x), "out": blank(n * padded(n_out)), "bias": pad(bias), "residual": pad(residual),
         "kv": NOTHING, "weights": weights,
@@ -164,14 +166,14 @@ def test_matvec_with_norm_and_residual(
     pieces, extra = REDUCE[reduce]
     stride = padded(n_in, 64)
     constants = linear_constants(n_in, n_out, BIAS=True, RESIDUAL=True, ACTIVATION=1) | matvec_constants(
-        n_in, extra, PROLOGUE=int(norm), STAGED=padded(n_in) // 4 if norm else 1
+        n_in, extra, PROLOGUE=int(norm), STAGED=padded(n_in) // 4 if norm else 1, EARLY=3 if norm else 0, REPEAT=3
     )
     bindings = {
         "x": pad(x), "out": blank(padded(n_out)), "bias": pad(bias), "residual": pad(residual), "kv": NOTHING,
         "weights": weights, "norm": np.stack([pad(scale, stride), pad(shift, stride)]),
     }  # fmt: skip
     all_pieces = (*pieces, f"weights_{precision}", *LINEAR_PIECES)
-    grid = (-(-padded(n_out) // 2), 1)
+    grid = (-(-padded(n_out) // 6), 1)
     (out,) = lab.run_kernel("matvec", *all_pieces, constants=constants, bindings=bindings, step=(0, 1), grid=grid)
     normed = EagerOps().layer_norm(x, scale, shift, epsilon=1e-5) if norm else x
     expected = EagerOps().activation(normed @ w.T + bias, kind="gelu_new") + residual
@@ -210,7 +212,7 @@ def test_queries_keys_and_values_are_stored_where_attention_reads_them(
         grid = (-(-3 * n_embd // 2), 1)
     else:
         pieces = ("weights_f32", *LINEAR_PIECES)
-        constants["TILE"] = 32
+        constants |= {"TILE": 32, "SIDE": 16}
     q, stored_kv = lab.run_kernel(
         kernel, *pieces, constants=constants, bindings=bindings, step=(position, n), grid=grid, outputs=("out", "kv")
     )
@@ -250,15 +252,15 @@ def test_attend_tile(lab: Lab, n: int, position: int, n_head: int, d: int) -> No
     compare(out, pad(expected))
 
 
-@pytest.mark.parametrize("split", [32, 64])
+@pytest.mark.parametrize(("split", "threads"), [(32, 32), (64, 256), (64, 64)])
 @pytest.mark.parametrize(("position", "n_head", "d"), [(0, 1, 16), (5, 3, 6), (63, 2, 64), (64, 2, 64), (150, 1, 80)])
-def test_attend_split_and_combine(lab: Lab, position: int, n_head: int, d: int, split: int) -> None:
+def test_attend_split_and_combine(lab: Lab, position: int, n_head: int, d: int, split: int, threads: int) -> None:
     constants, bindings, expected = attention_case(1, position, n_head, d)
     splits = -(-(position + 1) // split)
     parts = blank(splits * n_head * (padded(d, 4) + 4))
     (parts,) = lab.run_kernel(
         "attend_split", "step",
-        constants=constants | {"SPLIT": split}, bindings=bindings | {"out": parts},
+        constants=constants | {"SPLIT": split, "WG": threads}, bindings=bindings | {"out": parts},
         step=(position, 1), grid=(n_head, splits),
     )  # fmt: skip
     assert (parts[-GUARD:] == UNTOUCHED).all()
@@ -272,9 +274,8 @@ def test_attend_split_and_combine(lab: Lab, position: int, n_head: int, d: int, 
     compare(out, pad(expected))
     if d % 4 == 0:  # the fused form: the next matvec, here by the identity, combines on the way in
         width = n_head * d
-        splits_most = -(-int(constants["N_CTX"]) // split)
         linear = linear_constants(width, width) | matvec_constants(
-            width, {}, PROLOGUE=2, STAGED=stride // 4, SPLIT=split, SPLIT_WEIGHTS=splits_most * n_head
+            width, {}, PROLOGUE=2, STAGED=stride // 4, SPLIT=split, EARLY=2
         )
         fused = linear | {key: constants[key] for key in ("N_HEAD", "N_KV_HEAD", "D", "D_PAD", "N_CTX")}
         pieces = ("weights_f32", *LINEAR_PIECES, "reduce_shared")

@@ -28,6 +28,8 @@ RULES: list[dict[str, Any]] = [
     {"temperature": 1.0, "top_p": 0.9},
     {"temperature": 1.0, "min_p": 0.05},
     {"temperature": 0.7, "top_k": 100, "top_p": 0.95, "min_p": 0.01},
+    {"temperature": 0.6, "top_k": 300, "top_p": 0.5},
+    {"temperature": 1.2, "top_p": 0.8, "min_p": 0.03},
     {"temperature": 0.1, "top_k": 40},
     {"temperature": 1.0, "top_k": 1},
     {"temperature": 1.0, "top_p": 0.0},

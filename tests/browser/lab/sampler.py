@@ -2,6 +2,7 @@
 
 from base64 import b64decode
 from contextlib import aclosing
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ async def draws(
         steps = min(MAX_AHEAD, ring - start)
         size = 4 * RESULT_WORDS
         data = await tabgpt_gpu.decode(gpu.js, None, plan, steps, 0, sampler.results.js, start, ring, size, staging.js)
-        result += [[d.id, d.logprob, d.status, d.top] for d in parse(data.to_bytes())]
+        result += [[d.id, d.logprob if isfinite(d.logprob) else None, d.status, d.top] for d in parse(data.to_bytes())]
     gpu.check()
     for buffer in [*buffers, staging]:
         gpu.buffers.destroy(buffer)
