@@ -59,9 +59,9 @@ _CHOICES = {
 }
 
 
-def parse_load_options(raw: Mapping[str, Any]) -> LoadOptions:
+def parse_load_options(raw: object) -> LoadOptions:
     """Validate the options of `load`; a missing one, or None, takes its default. Raises OptionError."""
-    given = {name: value for name, value in raw.items() if value is not None}
+    given = _given(raw)
     known = [option.name for option in fields(LoadOptions)]
     _refuse_unknown(given, known)
     for name, value in given.items():
@@ -72,14 +72,14 @@ def parse_load_options(raw: Mapping[str, Any]) -> LoadOptions:
     return LoadOptions(**given)
 
 
-def parse_options(raw: Mapping[str, Any]) -> Options:
+def parse_options(raw: object) -> Options:
     """Validate what came from the page. A missing option, or None, takes its default; a missing seed is drawn.
 
     Options are `prompt` or `ids`, `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
     `seed`, `stop` (a string or several), `logprobs` (true, or how many of the likeliest tokens to report with each
     token), `sampler` and `depth`. Raises OptionError.
     """
-    given = {name: value for name, value in raw.items() if value is not None}
+    given = _given(raw)
     _refuse_unknown(given, ("prompt", "ids", "max_new_tokens", *_RULES, "seed", "stop", "logprobs", "sampler", "depth"))
     if "prompt" in given and "ids" in given:
         raise OptionError("Give either prompt or ids, not both.")
@@ -115,6 +115,12 @@ def parse_ids(name: str, value: object, n_vocab: int | None = None) -> tuple[int
             span = "not negative" if n_vocab is None else f"from 0 to {last} for this model"
             raise OptionError(f"{name} must hold whole numbers {span}, not {_shown(token)}.")
     return tuple(value)
+
+
+def _given(raw: object) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise OptionError(f"The options must be an object, not {_shown(raw)}.")
+    return {name: value for name, value in raw.items() if value is not None}
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -104,6 +104,13 @@ def test_an_unknown_option_is_refused_by_name() -> None:
         parse_load_options({"repo": "a/b"})
 
 
+@pytest.mark.parametrize("raw", [None, "text", 5, ["a"]])
+def test_options_must_be_an_object(raw: object) -> None:
+    for parse in (parse_options, parse_load_options):
+        with pytest.raises(OptionError, match="must be an object"):
+            parse(raw)
+
+
 def test_prompt_and_ids_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="not both"):
         parse_options({"prompt": "", "ids": []})
