@@ -14,7 +14,9 @@
  * @typedef {object} LoadOptions
  * @property {string} [model] "story", "owner/name[@revision]", or the URL of a folder with the model's files
  * @property {"auto"|"f32"|"f16"} [precision]
- * @property {string} [hub] base URL of the hub
+ * @property {string} [hub] base URL of the hub, or several with commas between: the first that answers is used
+ * @property {string} [token] access token for gated and private repositories; only the hub's own origin gets to see it
+ * @property {File[]} [files] of a folder with a model, picked or dropped, instead of `model`; read from the disk as needed
  * @property {"auto"|"webgpu"|"numpy"} [backend]
  * @property {"adapter"|"default"} [limits] which WebGPU limits to work within
  * @property {"auto"|"off"} [cache] whether to keep what is downloaded, and to use what is kept
@@ -146,7 +148,7 @@ class LanguageModel {
    */
   load(options = {}) {
     // Only a window may ask for this, not a worker. Whatever the answer, the model is kept as long as it lasts.
-    if ((options.model ?? "story") !== "story") navigator.storage?.persist?.().catch(() => {});
+    if (!options?.files && (options?.model ?? "story") !== "story") navigator.storage?.persist?.().catch(() => {});
     return this.#call("load", options);
   }
 

@@ -113,6 +113,8 @@ class Hub:
     """Of each connection to the CDN; 0: as fast as it goes."""
     commit: str | None = COMMIT
     """What the branch `main` stands for; None: the hub does not tell."""
+    token: str | None = None
+    """Without it in `Authorization` the hub, and never the CDN, answers 401."""
     tells_checksums: bool = True
     """Whether raw/ gives pointers, and the redirect X-Linked-Etag."""
     finished: int = 0
@@ -143,7 +145,7 @@ class Hub:
     def reset(self, folder: Path) -> None:
         """Serve another folder, and forget all that was."""
         self.folder, self.latency_s, self.bytes_per_s, self.finished = folder, 0.0, 0.0, 0
-        self.commit, self.tells_checksums = COMMIT, True
+        self.commit, self.token, self.tells_checksums = COMMIT, None, True
         self.asked.clear()
         self.heal()
 
@@ -176,6 +178,9 @@ class Hub:
         if request.method == "OPTIONS":
             headers = _CORS | {"access-control-allow-headers": "authorization, range, x-anything"}
             await self._answer(asked, Response(status_code=204, headers=headers), scope, receive, send)
+            return
+        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
+            await self._answer(asked, Response("Access denied", 401, _CORS), scope, receive, send)
             return
         path = self.folder.joinpath(*parts[:2], file) if fits else None
         lfs = file.endswith(LFS)

@@ -19,8 +19,10 @@ from app.engine.errors import (
     ChangedError,
     DeviceLostError,
     GpuUnavailableError,
+    NetworkError,
     NotLoadedError,
     OptionError,
+    ServerError,
     UnsupportedModelError,
 )
 from app.engine.generate import Result, Started, TokenEvent, generate, prefill
@@ -30,7 +32,7 @@ from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.cache import Cache, CachedFiles, Store, StoreError
 from app.engine.weights.files import ModelFiles
-from app.engine.weights.hub import Source, open_source
+from app.engine.weights.hub import DEFAULT_HUB, Source, local_source, open_source
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint, stream
 from app.engine.weights.progress import LoadProgress
 from app.engine.weights.spec import Sink
@@ -68,8 +70,11 @@ class Engine:
         open_gpu: Callable[[str], Awaitable[WebGpuBackend]] = open_webgpu,
         open_store: Callable[[], Awaitable[Store]] | None = None,
         log: Callable[[str], None] = lambda _: None,
+        authorized: Callable[[str, str], Transport] | None = None,
     ) -> None:
         """Fetch over `transport`; `site` is the page's base URL, where the embedded model is.
+
+        `authorized(token, hub)` makes a transport that shows an access token to that hub's origin, and to no other.
 
         What is downloaded is kept in the store that `open_store` opens, if it can. `log` is told what may interest
         whoever looks for a fault.
@@ -80,6 +85,7 @@ class Engine:
         self._open_gpu = open_gpu
         self._open_store = open_store
         self._log = log
+        self._authorized = authorized
         self._cache: Cache | None = None
         self._not_kept: str | None = None
         self._gpu: WebGpuBackend | None = None
@@ -111,7 +117,8 @@ class Engine:
     async def load(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Free what is loaded and load another model; if that fails, none is left.
 
-        Options: model, precision, hub, backend, limits, cache (see `LoadOptions`). While another load runs, the same
+        Options: model or files, precision, hub, backend, limits, cache, token (see `LoadOptions`). `hub` may be several
+        addresses, separated by commas: the first that answers is used. While another load runs, the same
         options join it and other ones cancel it. Returns {model, revision, commit, family, parameters, precision,
         backend, context, vocab, downloaded, cached, storage, seconds, memory, heap}, sizes in bytes. `downloaded` came
         over the network and `cached` from the browser's storage; `storage` {kept, reason} tells whether the model will
@@ -289,17 +296,39 @@ class Engine:
 
     async def _load(self, options: LoadOptions) -> Model:
         backend = await self._backend(options)
-        source = open_source(options.model, hub=options.hub, transport=self._transport, site=self._site)
         self._status("loading", "Reading the model's description")
-        try:
-            return await self._load_from(source, backend, options)
-        except ChangedError as error:
-            self._log(f"{error} Starting over.")
-        source.start_over()
-        return await self._load_from(source, backend, options)
+        sources = self._sources(options)
+        for source in sources:
+            try:
+                return await self._load_from(source, backend, options)
+            except (NetworkError, ServerError) as error:
+                if source is sources[-1]:
+                    raise
+                self._log(f"{error} Trying the next hub.")
+            except ChangedError as error:
+                self._log(f"{error} Starting over.")
+                source.start_over()
+                return await self._load_from(source, backend, options)
+        raise AssertionError("there is always a source")
+
+    def _sources(self, options: LoadOptions) -> list[Source]:
+        """Return where the model may be, in the order in which to try."""
+        if options.files is not None:
+            return [local_source(options.files, str(getattr(options.files, "name", "files")))]
+        sources = []
+        for hub in options.hubs:
+            source = open_source(options.model, hub=hub, transport=self._transport, site=self._site)
+            if options.token is not None and source.repository is not None:
+                if self._authorized is None:
+                    raise OptionError("This engine has no way to send a token.")
+                transport = self._authorized(options.token, hub or DEFAULT_HUB)
+                source = open_source(options.model, hub=hub, transport=transport, site=self._site)
+            sources.append(source)
+        return sources
 
     async def _load_from(self, source: Source, backend: Backend, options: LoadOptions) -> Model:
         started, heap = time.perf_counter(), heap_bytes()
+        source.on_wait = lambda text: self._status("loading", text)
         kept = await self._kept(source, options)
         files: ModelFiles = kept or source
         try:

@@ -64,6 +64,10 @@ class NetworkError(HubError):
     """No answer at all: offline, refused, or forbidden by CORS."""
 
 
+class OfflineError(NetworkError):
+    """The browser says that it has no network."""
+
+
 class RangeError(HubError):
     """The server ignored the range, or sent another one than was asked for."""
 

@@ -1,12 +1,14 @@
 """What a caller may ask of a generation, validated: every refusal names the option and its range."""
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from app.engine.errors import OptionError
 from app.engine.sampling import Rules
+from app.engine.weights.transport import Transport
 
 SAMPLERS = ("auto", "gpu", "python")
 MAX_DEPTH = 128
@@ -16,6 +18,7 @@ MAX_SEED = 2**53 - 1
 MAX_TOP = 100
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1000
 
+_TOKEN = re.compile(r"[!-~]{1,500}", re.ASCII)
 _RULES = tuple(rule.name for rule in fields(Rules))
 
 
@@ -49,6 +52,15 @@ class LoadOptions:
     backend: str = "auto"
     limits: str = "adapter"
     cache: str = "auto"
+    token: str | None = field(default=None, repr=False)
+    """For gated and private repositories. Goes nowhere but into requests to the hub's own origin."""
+    files: Transport | None = None
+    """Files of a model that are here already, instead of `model`."""
+
+    @property
+    def hubs(self) -> list[str | None]:
+        """The hub and its mirrors, in the order in which they are tried. None is the usual one."""
+        return [hub for hub in re.split(r"[\s,]+", self.hub or "") if hub] or [None]
 
 
 _CHOICES = {
@@ -65,10 +77,16 @@ def parse_load_options(raw: object) -> LoadOptions:
     known = [option.name for option in fields(LoadOptions)]
     _refuse_unknown(given, known)
     for name, value in given.items():
+        if name == "files":
+            if not callable(getattr(value, "get", None)) or isinstance(value, Mapping):
+                raise OptionError("files must be the files of a folder, with config.json among them.")
+            continue
         if not isinstance(value, str):
-            raise OptionError(f"{name} must be a string, not {_shown(value)}.")
+            raise OptionError(f"{name} must be a string, not {'that' if name == 'token' else _shown(value)}.")
         if value not in _CHOICES.get(name, (value,)):
             raise OptionError(f"{name} must be one of {', '.join(_CHOICES[name])}, not {_shown(value)}.")
+    if "token" in given and not _TOKEN.fullmatch(given["token"]):
+        raise OptionError("token must be an access token as the hub gives it: up to 500 signs without spaces.")
     return LoadOptions(**given)
 
 

@@ -15,7 +15,7 @@ from pyodide.ffi import JsProxy, create_proxy, jsnull, to_js
 
 from app.engine.engine import Engine
 from app.engine.errors import EngineError, OptionError
-from app.engine.weights.browser import FetchTransport
+from app.engine.weights.browser import FetchTransport, FileTransport
 from app.engine.weights.opfs import open_opfs
 
 METHODS = (
@@ -39,7 +39,12 @@ class Page:
         """See `start`."""
         self._post = post
         self._engine = Engine(
-            emit=self._emit, transport=FetchTransport(), site=site, open_store=open_opfs, log=js.console.info
+            emit=self._emit,
+            transport=FetchTransport(),
+            site=site,
+            open_store=open_opfs,
+            log=js.console.info,
+            authorized=lambda token, hub: FetchTransport(token=token, hub=hub),
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -66,6 +71,8 @@ class Page:
             raise OptionError(f"There is no method {method!r}.")
         if method == "complete":
             return await self._complete(call, *args)
+        if method == "load" and args and isinstance(args[0], dict) and args[0].get("files") is not None:
+            args[0]["files"] = FileTransport(args[0]["files"])
         if method == "stop":
             self._engine.stop()
             return await self._engine.idle()

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from app.engine.engine import Engine
-from app.engine.errors import ChangedError, ChecksumError
+from app.engine.errors import ChangedError, ChecksumError, GatedError, NetworkError, NotFoundError, OptionError
+from app.engine.options import parse_load_options
 from app.engine.weights.cache import Store, StoreError
 from tests.engine.weights.folder_store import FolderStore
 from tests.engine.weights.http_transport import HttpTransport
 from tests.hub_double import COMMIT, Hub, hub_double
 from tests.models import write_tiny
+from weights_tool.folder import FolderTransport
 
 BIG = "model.safetensors"
 
@@ -49,7 +51,19 @@ class Session:
         def emit(event: str, data: dict[str, Any]) -> None:
             self.events.append((event, data))
 
-        return Engine(emit=emit, transport=self._transport, site=None, open_store=self.open_store, log=self.log.append)
+        return Engine(
+            emit=emit,
+            transport=self._transport,
+            site=None,
+            open_store=self.open_store,
+            log=self.log.append,
+            authorized=self._authorized,
+        )
+
+    def _authorized(self, token: str, hub: str) -> HttpTransport:
+        made = HttpTransport(token=token, hub=hub)
+        made.client = self._transport.client
+        return made
 
 
 @pytest.fixture
@@ -138,3 +152,55 @@ async def test_a_wrong_checksum_leaves_no_model(session: Session, hub: Hub, opti
     assert engine.memory() == {}
     assert (await engine.storage())["models"] == []
     assert (await engine.load(options))["storage"]["kept"] is True
+
+
+async def test_a_token_goes_to_the_hub_and_nowhere_else(session: Session, hub: Hub, options: dict[str, Any]) -> None:
+    hub.token = "hf_secret"
+    with pytest.raises(GatedError, match="give an access token"):
+        await session.engine().load(options)
+    with pytest.raises(GatedError):
+        await session.engine().load(options | {"token": "hf_wrong"})
+    hub.asked.clear()
+    report = await session.engine().load(options | {"token": "hf_secret"})
+    shown: dict[str, set[str | None]] = {asked.origin: set() for asked in hub.asked}
+    for asked in hub.asked:
+        shown[asked.origin].add(asked.headers.get("authorization"))
+    assert shown == {"hub": {"Bearer hf_secret"}, "cdn": {None}}
+    assert "hf_" not in str([report, session.events, session.log])
+    # Not even an error about it repeats it.
+    with pytest.raises(OptionError) as caught:
+        await session.engine().load(options | {"token": "hf_ secret"})
+    assert "hf_" not in str(caught.value)
+    assert "hf_secret" not in repr(parse_load_options(options | {"token": "hf_secret"}))
+
+
+async def test_the_first_mirror_that_answers_is_used(
+    session: Session, hub: Hub, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.engine.weights.hub.NETWORK_TRIES", 1)
+    engine = session.engine()
+    report = await engine.load(options | {"hub": f"http://127.0.0.1:9, {hub.url}"})
+    assert report["model"] == "me/tiny"
+    assert "Trying the next hub" in session.log[0]
+    with pytest.raises(NetworkError, match=r"127\.0\.0\.1:7"):
+        await session.engine().load(options | {"hub": "http://127.0.0.1:9,http://127.0.0.1:7"})
+    with pytest.raises(OptionError, match="hub must be"):
+        await session.engine().load(options | {"hub": f"{hub.url} nonsense", "token": "t"})
+
+
+async def test_what_only_one_mirror_lacks_is_its_own_error(session: Session, hub: Hub, options: dict[str, Any]) -> None:
+    """A hub that answers, if only that there is no such model, is the one that counts."""
+    with pytest.raises(NotFoundError):
+        await session.engine().load({"model": "me/nothing", "hub": f"{hub.url},http://127.0.0.1:9"})
+
+
+async def test_files_that_are_here(session: Session, hub: Hub, options: dict[str, Any]) -> None:
+    engine = session.engine()
+    await engine.load(options)
+    logits = await engine.logits({"ids": [5]})
+    report = await engine.load({"files": FolderTransport(hub.folder / "me" / "tiny")})
+    assert (report["model"], report["downloaded"], report["cached"]) == ("files", 0, 0)
+    assert report["storage"] == {"kept": False, "reason": None}
+    assert np.array_equal(await engine.logits({"ids": [5]}), logits)
+    with pytest.raises(OptionError, match="files must be"):
+        await engine.load({"files": {"config.json": b""}})

@@ -18,6 +18,7 @@ from app.engine.errors import (
     ModelFileError,
     NetworkError,
     NotFoundError,
+    OfflineError,
     OptionError,
     RangeError,
     RateLimitedError,
@@ -45,6 +46,8 @@ TRIES = 5
 """Requests for one answer, at most."""
 NETWORK_TRIES = 3
 """Requests while there is no answer at all: a refusal by CORS looks the same, and will not pass."""
+OFFLINE_WAIT = 600.0
+"""Seconds that a download which has begun waits for the network to come back."""
 MAX_WAIT = 60.0
 """Seconds spent waiting between the tries for one answer, at most."""
 WHOLE_FILE = 64 << 20
@@ -86,6 +89,8 @@ class Source:
         """What `revision` stands for now, once the hub has told. From then on only its files are asked for."""
         self.base = base
         self.repository = repository
+        self.on_wait: Callable[[str], None] = lambda _: None
+        """Told, in words, what is waited for."""
         self.downloaded = 0
         """Bytes that came over the network, also in tries that failed."""
         self._host = urlsplit(base).netloc if host is None else host
@@ -258,6 +263,12 @@ class Source:
                     f"{self.label(file)} arrived incomplete in {tries} tries: {error}. The connection may be bad; try "
                     "again, and what has been loaded stays untouched."
                 )
+            except OfflineError as error:
+                failure = NetworkError(f"{self.label(file)} could not be fetched: {error}")
+                if not await self._back_online():
+                    raise failure from error
+                tries = 0
+                continue
             except NetworkError as error:
                 failure = NetworkError(f"{self.label(file)} could not be fetched: {error}")
             # Full seconds that a server asks for, else 0.5, 1, 2, 4 s, each between half and whole at random, so that
@@ -266,7 +277,17 @@ class Source:
             if tries >= (NETWORK_TRIES if isinstance(failure, NetworkError) else TRIES) or waited + pause > MAX_WAIT:
                 raise failure
             waited += pause
+            if pause >= 2:
+                self.on_wait(f"The server is busy; trying again in {pause:.0f} s")
             await self._sleep(pause)
+
+    async def _back_online(self) -> bool:
+        """Wait for the network, if a download has begun and the transport can tell."""
+        wait = getattr(self._transport, "back_online", None)
+        if wait is None or not self.downloaded:
+            return False
+        self.on_wait("Offline; the download goes on when the network is back")
+        return bool(await wait(OFFLINE_WAIT))
 
     def _learn_commit(self, answer: Response) -> None:
         if self.repository is not None and self.commit is None:
@@ -292,7 +313,7 @@ class Source:
         if status in (401, 403):
             return GatedError(
                 f"{label} is not open to everyone ({said}): the repository is private or gated, or does not exist. "
-                "Check its name, or choose a public model."
+                "Check its name, give an access token that may read it, or choose a public model."
             )
         if status == 429:
             return RateLimitedError(
@@ -318,7 +339,8 @@ class _Received:
         self._source, self._on_bytes, self._counted = source, on_bytes, 0
 
     def __call__(self, nbytes: int) -> None:
-        self._source.downloaded += nbytes - self._counted
+        if self._source.base:  # else the files are on this device
+            self._source.downloaded += nbytes - self._counted
         self._counted = nbytes
         if self._on_bytes:
             self._on_bytes(nbytes)
@@ -376,6 +398,11 @@ def open_source(
     repository = f"{_base_url('hub', hub or DEFAULT_HUB)}{owner}/{repo}"
     base = f"{repository}/resolve/{quote(revision, safe='')}/"
     return Source(f"{owner}/{repo}", revision, base, transport, repository=repository, sleep=sleep, chance=chance)
+
+
+def local_source(transport: Transport, name: str) -> Source:
+    """Read a model's files, by their names, from a transport that needs no address."""
+    return Source(name, None, "", transport, host="this device")
 
 
 def _base_url(option: str, url: str) -> str:

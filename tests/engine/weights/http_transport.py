@@ -9,7 +9,8 @@ from app.engine.weights.transport import BytesBlob, OnBytes, Response
 class HttpTransport:
     """What browser.FetchTransport does, natively; `running` counts requests that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, token: str | None = None, hub: str = "") -> None:
+        self.token, self.hub = token, hub
         self.client = httpx.AsyncClient(follow_redirects=True, timeout=20, trust_env=False)
         self.running = 0
 
@@ -23,6 +24,8 @@ class HttpTransport:
         on_bytes: OnBytes | None = None,
     ) -> Response:
         headers = {} if start is None or stop is None else {"range": f"bytes={start}-{stop - 1}"}
+        if self.token is not None and url.startswith(self.hub):
+            headers["authorization"] = f"Bearer {self.token}"
         body, complete = bytearray(), True
         self.running += 1
         try:

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 from time import time
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from app.engine.errors import (
     ModelFileError,
     NetworkError,
     NotFoundError,
+    OfflineError,
     OptionError,
     RangeError,
     RateLimitedError,
@@ -22,6 +24,7 @@ from app.engine.errors import (
 )
 from app.engine.weights import hub as hub_module
 from app.engine.weights.hub import MAX_WAIT, TRIES, Source, open_source
+from app.engine.weights.transport import Response
 from tests.engine.weights.conftest import Naps
 from tests.engine.weights.http_transport import HttpTransport
 from tests.hub_double import COMMIT, FAULTS, Hub
@@ -319,3 +322,49 @@ async def test_the_wait_is_bounded(hub: Hub, source: Open, naps: Naps) -> None:
     with pytest.raises(RateLimitedError):
         await source().read_range(BIG, 0, 10)
     assert naps.seconds == []
+
+
+class Unsteady(HttpTransport):
+    """Without a network for the requests of some numbers, and with one again when waited for."""
+
+    def __init__(self, offline: set[int], *, returns: bool = True) -> None:
+        super().__init__()
+        self.offline, self.returns = offline, returns
+        self.asked = 0
+        self.waits: list[float] = []
+
+    async def get(self, url: str, **options: Any) -> Response:
+        self.asked += 1
+        if self.asked in self.offline:
+            raise OfflineError("the browser is offline")
+        return await super().get(url, **options)
+
+    async def back_online(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return self.returns
+
+
+async def test_a_download_that_has_begun_waits_for_the_network(hub: Hub, naps: Naps) -> None:
+    transport = Unsteady({2, 3, 4, 5, 6, 7})
+    model = open_source("some/model", hub=hub.url, transport=transport, sleep=naps)
+    said: list[str] = []
+    model.on_wait = said.append
+    await model.read(SMALL)
+    assert (await model.read_range(BIG, 10, 20)).to_bytes() == bytes(range(10, 20))
+    assert len(transport.waits) == 6
+    assert naps.seconds == []
+    assert "goes on when the network is back" in said[0]
+    await transport.client.aclose()
+
+
+@pytest.mark.parametrize(("offline", "returns"), [({1}, True), ({2}, False)])
+async def test_without_a_network_at_the_start_or_for_long_it_fails(
+    hub: Hub, naps: Naps, offline: set[int], returns: bool
+) -> None:
+    transport = Unsteady(offline, returns=returns)
+    model = open_source("some/model", hub=hub.url, transport=transport, sleep=naps)
+    if 1 not in offline:
+        await model.read(SMALL)
+    with pytest.raises(NetworkError, match="offline"):
+        await model.read(SMALL)
+    await transport.client.aclose()
