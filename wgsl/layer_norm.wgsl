@@ -13,13 +13,13 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
   for (var i = t; i < K_TRUE; i += WG) {
     sum += x[source + i];
   }
-  let mean = sum_workgroup(sum, t) / f32(K_TRUE);
+  let mean = sum_workgroup(vec2f(sum, 0.0), t).x / f32(K_TRUE);
   var squares = 0.0;
   for (var i = t; i < K_TRUE; i += WG) {
     let v = x[source + i] - mean;
     squares += v * v;
   }
-  let scale = inverseSqrt(sum_workgroup(squares, t) / f32(K_TRUE) + EPSILON);
+  let scale = inverseSqrt(sum_workgroup(vec2f(squares, 0.0), t).x / f32(K_TRUE) + EPSILON);
   for (var i = t; i < K; i += WG) {
     let v = (x[source + i] - mean) * scale * norm[i] + norm[NORM_STRIDE + i];
     out[workgroup.y * K + i] = select(0.0, v, i < K_TRUE);

@@ -55,7 +55,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
     for (var b = 0u; b < BLOCK; b++) {
       let row = row0 + t % SIDE + SIDE * b;
       if (token < step.n && row < ROWS) {
-        store(token, ROW_BASE + row, sums[a][b]);
+        store(token, ROW_BASE + row, sums[a][b], addends(token, ROW_BASE + row));
       }
     }
   }

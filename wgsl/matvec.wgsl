@@ -9,7 +9,9 @@
 // PROLOGUE 1: layer norm of x [K_TRUE features], recomputed by each workgroup: cheaper than a dispatch of its own.
 // PROLOGUE 2: x is attend_split's partial results [splits, N_HEAD, D_PAD + 4]; they are combined on the way in.
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
-@group(0) @binding(5) var<storage, read> norm: array<f32>; // weight, then bias NORM_STRIDE later
+@group(0) @binding(5) var<storage, read> norm: array<vec4f>; // weight, then bias NORM_STRIDE later
+
+const SHARE: u32 = (K / 4u + WG - 1u) / WG; // vectors of x to a thread
 
 var<workgroup> staged: array<vec4f, STAGED>; // the prologue's result; STAGED is K / 4, or 1 without a prologue
 
@@ -20,28 +22,35 @@ fn x4(i: u32) -> vec4f {
   return staged[i];
 }
 
+// Every load is issued before the first barrier, and one reduction gives both sums. The sums are of x less its first
+// feature: rows far from zero would otherwise lose their variance to cancellation.
 fn norm_prologue(t: u32) {
   // LAST: x is a whole chunk of tokens, and only its last row is wanted.
   let base = select(0u, (step.n - 1u) * (K / 4u), LAST);
-  var sum = 0.0;
-  for (var i = t; i < K / 4u; i += WG) {
-    let v = x[base + i]; // padding is zero and adds nothing
-    staged[i] = v;
-    sum += v.x + v.y + v.z + v.w;
+  var v: array<vec4f, SHARE>;
+  var w: array<vec4f, SHARE>;
+  var b: array<vec4f, SHARE>;
+  let shift = x[base].x;
+  for (var j = 0u; j < SHARE; j++) {
+    let i = min(t + j * WG, K / 4u - 1u);
+    v[j] = x[base + i];
+    w[j] = norm[i];
+    b[j] = norm[NORM_STRIDE / 4u + i];
   }
-  let mean = sum_workgroup(sum, t) / f32(K_TRUE);
-  var squares = 0.0;
-  for (var i = t; i < K / 4u; i += WG) {
+  var sums = vec2f(0.0);
+  for (var j = 0u; j < SHARE; j++) {
+    let i = t + j * WG;
     let inside = vec4u(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u) < vec4u(K_TRUE);
-    let v = select(vec4f(0.0), staged[i] - mean, inside);
-    squares += dot(v, v);
+    v[j] = select(vec4f(0.0), v[j] - shift, inside);
+    sums += vec2f(v[j].x + v[j].y + v[j].z + v[j].w, dot(v[j], v[j]));
   }
-  let scale = inverseSqrt(sum_workgroup(squares, t) / f32(K_TRUE) + EPSILON);
-  for (var i = t; i < K / 4u; i += WG) {
-    let w = vec4f(norm[4u * i], norm[4u * i + 1u], norm[4u * i + 2u], norm[4u * i + 3u]);
-    let j = NORM_STRIDE + 4u * i;
-    let b = vec4f(norm[j], norm[j + 1u], norm[j + 2u], norm[j + 3u]);
-    staged[i] = (staged[i] - mean) * scale * w + b; // padded weight and bias are zero
+  sums = sum_workgroup(sums, t) / f32(K_TRUE);
+  let scale = inverseSqrt(max(sums.y - sums.x * sums.x, 0.0) + EPSILON);
+  for (var j = 0u; j < SHARE; j++) {
+    let i = t + j * WG;
+    if (i < K / 4u) {
+      staged[i] = (v[j] - sums.x) * scale * w[j] + b[j]; // padded weight and bias are zero
+    }
   }
   workgroupBarrier();
 }
@@ -93,6 +102,7 @@ fn main(
   for (var r = 0u; r < REPEAT; r++) {
     let row = row0 + r * (WG / LANES);
     let first = min(row, PART - 1u) * (K / CHUNK);
+    let added = addends(0u, ROW_BASE + row);
     var sum = 0.0;
     if (r == 0u) {
       for (var j = 0u; j < EARLY; j++) {
@@ -107,7 +117,7 @@ fn main(
     }
     sum = sum_row(sum, t);
     if (t % LANES == 0u && row < ROWS) {
-      store(0u, ROW_BASE + row, sum);
+      store(0u, ROW_BASE + row, sum, added);
     }
   }
 }

@@ -33,7 +33,7 @@ class Backend(Protocol):
     """Tokens of a prompt to read between two looks at whether to stop; None: all at once."""
 
     def precision(self, asked: str, dtypes: set[str], parameters: int, /) -> str:
-        """Return the precision that weights are kept in, for "auto", "f32" or "f16" and the checkpoint's dtypes."""
+        """Return the precision to keep weights in, for what was asked ("auto" or one of them) and the checkpoint's."""
 
     async def make(self, config: GPT2Config, precision: str, fill: Fill, compiling: Callable[[], None], /) -> Runner:
         """Take the weights that `fill` streams, and return a runner. If it fails, nothing stays allocated."""
@@ -48,8 +48,10 @@ class NumpyBackend:
 
     def precision(self, asked: str, _dtypes: set[str], parameters: int) -> str:
         """See `Backend.precision`: always f32, whatever the checkpoint has. Raises UnsupportedModelError."""
-        if asked == "f16":
-            raise UnsupportedModelError("precision f16 needs WebGPU; NumPy computes in f32. Choose precision auto.")
+        if asked not in ("auto", "f32"):
+            raise UnsupportedModelError(
+                f"precision {asked} needs WebGPU; NumPy computes in f32. Choose precision auto."
+            )
         if IN_BROWSER and 4 * parameters > NUMPY_MAX_BYTES:
             raise UnsupportedModelError(
                 f"This model needs {4 * parameters / 1e9:.1f} GB on the CPU, more than a page's Python can hold. "

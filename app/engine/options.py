@@ -64,7 +64,7 @@ class LoadOptions:
 
 
 _CHOICES = {
-    "precision": ("auto", "f32", "f16"),
+    "precision": ("auto", "f32", "f16", "q8", "q4"),
     "backend": ("auto", "webgpu", "numpy"),
     "limits": ("adapter", "default"),
     "cache": ("auto", "off"),

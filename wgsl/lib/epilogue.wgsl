@@ -6,22 +6,29 @@
 @group(0) @binding(3) var<storage, read> residual: array<f32>;
 @group(0) @binding(4) var<storage, read_write> kv: array<f32>;
 
+// What will be added to the sum of output `row` of token `token`: bias before the activation, residual after it. To be
+// asked for early, so that the loads do not come last of all.
+fn addends(token: u32, row: u32) -> vec2f {
+  let r = min(row, N - 1u);
+  var v = vec2f(0.0);
+  if (BIAS) {
+    v.x = bias[r];
+  }
+  if (RESIDUAL) {
+    v.y = residual[token * OUT_STRIDE + r];
+  }
+  return v;
+}
+
 // Store the sum of output `row` of token `token`; a row past N is padding and becomes 0.
-fn store(token: u32, row: u32, sum: f32) {
-  var v = sum;
+fn store(token: u32, row: u32, sum: f32, added: vec2f) {
   if (row >= N) {
     if (!QKV) {
       out[token * OUT_STRIDE + row] = 0.0;
     }
     return;
   }
-  if (BIAS) {
-    v += bias[row];
-  }
-  v = activate(v);
-  if (RESIDUAL) {
-    v += residual[token * OUT_STRIDE + row];
-  }
+  let v = activate(sum + added.x) + added.y;
   if (!QKV) {
     out[token * OUT_STRIDE + row] = v;
     return;

@@ -1,8 +1,8 @@
 // Sums over the threads of a workgroup through workgroup memory: right on every adapter.
 // WG threads (a power of two) in groups of LANES (a power of two) consecutive ones. Every thread must call.
-var<workgroup> reduce_slots: array<f32, WG>;
+var<workgroup> reduce_slots: array<vec2f, WG>;
 
-fn reduce_group(v: f32, t: u32, lanes: u32) -> f32 {
+fn reduce_group(v: vec2f, t: u32, lanes: u32) -> vec2f {
   workgroupBarrier(); // the slots may still be read by an earlier reduction
   reduce_slots[t] = v;
   workgroupBarrier();
@@ -17,10 +17,10 @@ fn reduce_group(v: f32, t: u32, lanes: u32) -> f32 {
 
 // The sum over the LANES threads that share t's row.
 fn sum_row(v: f32, t: u32) -> f32 {
-  return reduce_group(v, t, LANES);
+  return reduce_group(vec2f(v, 0.0), t, LANES).x;
 }
 
-// The sum over the whole workgroup.
-fn sum_workgroup(v: f32, t: u32) -> f32 {
+// The sums over the whole workgroup.
+fn sum_workgroup(v: vec2f, t: u32) -> vec2f {
   return reduce_group(v, t, WG);
 }

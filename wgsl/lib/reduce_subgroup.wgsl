@@ -1,9 +1,9 @@
 // Sums over the threads of a workgroup with subgroup operations, for any subgroup size up to LANES.
 // WG threads in groups of LANES consecutive ones; subgroups are runs of consecutive threads. Every thread must call,
 // in uniform control flow: subgroupAdd is undefined elsewhere.
-var<workgroup> reduce_slots: array<f32, WG>;
+var<workgroup> reduce_slots: array<vec2f, WG>;
 
-fn reduce_group(v: f32, t: u32, lanes: u32) -> f32 {
+fn reduce_group(v: vec2f, t: u32, lanes: u32) -> vec2f {
   let sum = subgroupAdd(v);
   if (SUBGROUP_SIZE == lanes) {
     return sum;
@@ -14,7 +14,7 @@ fn reduce_group(v: f32, t: u32, lanes: u32) -> f32 {
     reduce_slots[t / size] = sum;
   }
   workgroupBarrier();
-  var total = 0.0;
+  var total = vec2f(0.0);
   let first = (t - t % lanes) / size;
   for (var slot = first; slot < first + lanes / size; slot++) {
     total += reduce_slots[slot];
@@ -24,10 +24,10 @@ fn reduce_group(v: f32, t: u32, lanes: u32) -> f32 {
 
 // The sum over the LANES threads that share t's row.
 fn sum_row(v: f32, t: u32) -> f32 {
-  return reduce_group(v, t, LANES);
+  return reduce_group(vec2f(v, 0.0), t, LANES).x;
 }
 
-// The sum over the whole workgroup.
-fn sum_workgroup(v: f32, t: u32) -> f32 {
+// The sums over the whole workgroup.
+fn sum_workgroup(v: vec2f, t: u32) -> vec2f {
   return reduce_group(v, t, WG);
 }

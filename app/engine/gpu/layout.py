@@ -5,8 +5,11 @@ from math import prod
 
 from app.engine.ops.record import padded
 
-BITS = {"f32": 32, "f16": 16}
-"""Bits that one weight takes in each precision."""
+BITS = {"f32": 32, "f16": 16, "q8": 8, "q4": 4}
+"""Bits that one weight's code takes in each precision."""
+
+BLOCK = 32
+"""Weights of a row that share a scale, in the quantised precisions: one word a block."""
 
 VECTOR_ALIGN = 64
 """f32s to which vectors are aligned: 256 bytes, the default minStorageBufferOffsetAlignment."""
@@ -39,9 +42,18 @@ class MatrixLayout:
         return part.rows * self.k * BITS[self.precision] // 8
 
     @property
+    def quantised(self) -> bool:
+        """Whether there are scales beside the codes."""
+        return BITS[self.precision] < 16
+
+    def scale_bytes(self, part: Part) -> int:
+        """Size of the buffer of one part's scales, 0 without any."""
+        return part.rows * self.k // BLOCK * 4 if self.quantised else 0
+
+    @property
     def nbytes(self) -> int:
         """Size of all parts."""
-        return sum(self.part_bytes(part) for part in self.parts)
+        return sum(self.part_bytes(part) + self.scale_bytes(part) for part in self.parts)
 
 
 def matrix_layout(rows: int, columns: int, precision: str, *, max_bytes: int) -> MatrixLayout:

@@ -17,6 +17,7 @@ from app.engine.gpu.select import (
     Tuning,
     Vectors,
     WeightPart,
+    WeightScales,
     head_dim_padded,
 )
 from app.engine.gpu.weights import GpuWeights
@@ -72,8 +73,8 @@ class Plan:
             slices = {
                 name: self._slice(dispatch, name, slot, weights, fixed) for name, slot in dispatch.bindings.items()
             }
-            for name in dispatch.kernel.bindings().keys() - slices.keys():
-                slices[name] = self._slice(dispatch, name, "step", weights, fixed)
+            if "step" in dispatch.kernel.bindings():
+                slices["step"] = self._slice(dispatch, "step", "step", weights, fixed)
             x, y = dispatch.grid
             group = self.device.bind_group(dispatch.kernel, slices)
             pipeline = self.device.pipeline(dispatch.kernel)
@@ -100,6 +101,8 @@ class Plan:
             buffer = fixed.caches[slot.layer]
         elif isinstance(slot, WeightPart):
             buffer = weights.parts[slot.name][slot.index]
+        elif isinstance(slot, WeightScales):
+            buffer = weights.scales[slot.name][slot.index]
         elif isinstance(slot, Vectors):
             assert weights.vectors is not None
             start = weights.offsets[slot.first]

@@ -28,6 +28,8 @@ class Tuning:
     """Threads that share a row of a matvec."""
     matvec_threads: int = 128
     """Threads in a workgroup of a matvec."""
+    combine_threads: int = 256
+    """The same of one that combines attention's partial results first."""
     tile: int = 64
     """Tokens and outputs of a matmul's tile."""
     side: int = 16
@@ -66,6 +68,14 @@ class WeightPart:
 
 
 @dataclass(frozen=True)
+class WeightScales:
+    """The scales of one part of a quantised matrix."""
+
+    name: str
+    index: int
+
+
+@dataclass(frozen=True)
 class Vectors:
     """A slice of the vectors' buffer, from the first named vector to the end of the last."""
 
@@ -73,7 +83,7 @@ class Vectors:
     last: str
 
 
-Slot = Tensor | Cache | WeightPart | Vectors | Weight | Literal["step", "none"]
+Slot = Tensor | Cache | WeightPart | WeightScales | Vectors | Weight | Literal["step", "none"]
 """What a binding is given: an activation, a layer's cache, weights, the step's numbers, or a buffer nobody reads."""
 
 
@@ -117,9 +127,10 @@ class Selector:
         layout = self.matrices[wte.name]
         for index, part in enumerate(layout.parts):
             pieces = ("step", f"weights_{layout.precision}")
-            k = kernel("embed", *pieces, WG=64, K=layout.k, ROW_BASE=part.first, PART=part.rows)
+            shape: dict[str, Constant] = {"K": layout.k, "K_TRUE": layout.columns}
+            k = kernel("embed", *pieces, WG=64, **shape, ROW_BASE=part.first, PART=part.rows)
             bindings: dict[str, Slot] = {"ids": _slot(node.inputs["ids"]), "out": node.out, "wpe": _slot(wpe)}
-            yield Dispatch(k, {**bindings, "weights": WeightPart(wte.name, index)}, (1, PerRow()), node)
+            yield Dispatch(k, {**bindings, **_part(layout, wte.name, index)}, (1, PerRow()), node)
 
     def _layer_norm(self, _: Graph, node: Node) -> Iterator[Dispatch]:
         width = node.out.width
@@ -162,7 +173,7 @@ class Selector:
             # The last part also writes the output's padding.
             is_last = index == len(layout.parts) - 1
             rows = padded(layout.rows) - part.first if is_last and not qkv else part.rows
-            mine: dict[str, Slot] = {**bindings, "weights": WeightPart(weight.name, index)}
+            mine: dict[str, Slot] = {**bindings, **_part(layout, weight.name, index)}
             shared = {**constants, "ROW_BASE": part.first, "ROWS": rows, "PART": part.rows}
             if single:
                 yield self._matvec(node, pieces, shared, mine, rows)
@@ -182,7 +193,8 @@ class Selector:
         rows: int,
     ) -> Dispatch:
         prologue = node.attrs.get("prologue")
-        lanes, threads = self.tuning.lanes, self.tuning.matvec_threads
+        lanes = self.tuning.lanes
+        threads = self.tuning.combine_threads if prologue == "combine" else self.tuning.matvec_threads
         reduce_pieces, reduce_constants = self._reduce(lanes, threads)
         k = int(constants["K"])
         chunk = 128 // BITS[self.matrices[weight_of(node).name].precision]
@@ -315,6 +327,11 @@ def _norm_constants(width: int, attrs: Mapping[str, Any]) -> dict[str, Constant]
 
 def _only(constants: Mapping[str, Constant], *names: str) -> dict[str, Constant]:
     return {name: constants[name] for name in names}
+
+
+def _part(layout: MatrixLayout, name: str, index: int) -> dict[str, Slot]:
+    scales: dict[str, Slot] = {"scales": WeightScales(name, index)} if layout.quantised else {}
+    return {"weights": WeightPart(name, index), **scales}
 
 
 def _enable_first(*pieces: str) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from pyodide.ffi import to_js
 from app.engine.errors import UnsupportedModelError
 from app.engine.gpu.buffers import COPY_DST, STORAGE, UNIFORM, Buffer
 from app.engine.gpu.device import Device
-from app.engine.gpu.kernels import Kernel, kernel
-from app.engine.gpu.layout import BITS, VECTOR_ALIGN, MatrixLayout, Part, matrix_layout, vector_offsets
+from app.engine.gpu.kernels import Constant, Kernel, kernel
+from app.engine.gpu.layout import BITS, BLOCK, VECTOR_ALIGN, MatrixLayout, matrix_layout, vector_offsets
 from app.engine.ops.eager import to_float32
 from app.engine.ops.record import padded
 from app.engine.weights.spec import Blob, WeightSpec
@@ -30,13 +30,15 @@ class GpuWeights:
 
     layouts: dict[str, MatrixLayout] = field(default_factory=dict)
     parts: dict[str, list[Buffer]] = field(default_factory=dict)
+    scales: dict[str, list[Buffer]] = field(default_factory=dict)
+    """Of quantised matrices."""
     vectors: Buffer | None = None
     offsets: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
     def buffers(self) -> Iterator[Buffer]:
         """Every buffer."""
-        for parts in self.parts.values():
+        for parts in [*self.parts.values(), *self.scales.values()]:
             yield from parts
         if self.vectors is not None:
             yield self.vectors
@@ -84,6 +86,8 @@ class GpuSink:
         self.weights.vectors = create(total, "weights")
         for name, layout in self.weights.layouts.items():
             self.weights.parts[name] = [create(layout.part_bytes(part), "weights") for part in layout.parts]
+            if layout.quantised:
+                self.weights.scales[name] = [create(layout.scale_bytes(part), "weights") for part in layout.parts]
 
     async def prepare(self) -> None:
         """Compile the conversion kernels and see whether the memory was there. Raises GpuError if not."""
@@ -112,8 +116,8 @@ class GpuSink:
         upload, _ = self._uploads[self._next]
         self._upload(upload, data)
         layout = self.weights.layouts[spec.name]
-        for part, buffer in zip(layout.parts, self.weights.parts[spec.name], strict=True):
-            self._convert(spec, dtype, row, rows, layout, part, buffer)
+        for index in range(len(layout.parts)):
+            self._convert(spec, dtype, row, rows, index)
         self._next = (self._next + 1) % len(self._uploads)
         # WebGPU queues as much as it is given; waiting for an older piece bounds what the browser holds for us.
         self._pending.append(asyncio.ensure_future(self.device.idle()))
@@ -134,12 +138,11 @@ class GpuSink:
             tail.set(array.subarray(whole, data.nbytes))
             queue.writeBuffer(buffer.js, whole, tail)
 
-    def _convert(
-        self, spec: WeightSpec, dtype: str, row: int, rows: int, layout: MatrixLayout, part: Part, buffer: Buffer
-    ) -> None:
+    def _convert(self, spec: WeightSpec, dtype: str, row: int, rows: int, index: int) -> None:
         upload, uniform = self._uploads[self._next]
+        layout = self.weights.layouts[spec.name]
+        part = layout.parts[index]
         transposed = spec.kind == "conv1d"
-        columns = spec.shape[1]
         if transposed:
             is_last = row + rows == spec.shape[0]
             k_count = (layout.k if is_last else row + rows) - row
@@ -150,15 +153,19 @@ class GpuSink:
             if lines <= 0:
                 return
         code = _convert_kernel(dtype, layout.precision, transposed=transposed)
-        piece = np.array([row, rows, columns, part.first, part.rows, layout.k, k_count, 0], np.uint32)
+        piece = np.array([row, rows, spec.shape[1], part.first, part.rows, layout.k, k_count, 0], np.uint32)
         self.device.write(uniform, piece)
+        destination = self.weights.parts[spec.name][index]
         slices = {
             "source": (upload, 0, upload.nbytes),
-            "destination": (buffer, 0, buffer.nbytes),
+            "destination": (destination, 0, destination.nbytes),
             "piece": (uniform, 0, 32),
         }
-        words = lines * k_count * BITS[layout.precision] // 32
-        groups = -(-words // _THREADS)
+        if layout.quantised:
+            scales = self.weights.scales[spec.name][index]
+            slices["scales"] = (scales, 0, scales.nbytes)
+        jobs = lines * k_count // (BLOCK if layout.quantised else 32 // BITS[layout.precision])
+        groups = -(-jobs // _THREADS)
         y = -(-groups // 65_535)
         plan = tabgpt_gpu.newPlan()
         group = self.device.bind_group(code, slices)
@@ -187,10 +194,8 @@ class GpuSink:
 
 
 def _convert_kernel(dtype: str, precision: str, *, transposed: bool) -> Kernel:
-    return kernel(
-        "convert",
-        WG=_THREADS,
-        SOURCE=_SOURCE_NUMBERS[dtype],
-        TRANSPOSED=transposed,
-        PER_WORD=32 // BITS[precision],
-    )
+    constants: dict[str, Constant] = {"WG": _THREADS, "SOURCE": _SOURCE_NUMBERS[dtype], "TRANSPOSED": transposed}
+    bits = BITS[precision]
+    if bits < 16:
+        return kernel("quantize", "source", **constants, BITS=bits)
+    return kernel("convert", "source", **constants, PER_WORD=32 // bits)

@@ -13,6 +13,7 @@ from app.engine.gpu.kernels import wgsl_folder
 from app.engine.gpu.select import ACTIVATION_NUMBERS
 from app.engine.ops.eager import EagerOps, KVCache
 from app.engine.ops.record import padded
+from app.engine.weights.quantize import dequantize, quantize
 from tests.browser.lab_page import Lab
 
 pytestmark = pytest.mark.browser
@@ -23,6 +24,7 @@ GUARD = 64
 TOLERANCE = 2e-5
 """Relative to the largest value, for sums in another order in f32."""
 
+PRECISIONS = ["f32", "f16", "q8", "q4"]
 REDUCE: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "shared": (("reduce_shared",), {}),
     "subgroup": (("enable_subgroups", "reduce_subgroup"), {"SUBGROUP_SIZE": 4}),
@@ -52,13 +54,17 @@ def compare(out: Array, expected: Array, *, tolerance: float = TOLERANCE) -> Non
     assert (out[flat.size :] == UNTOUCHED).all(), "the kernel wrote past the end of its output"
 
 
-def stored(weight: Array, precision: str) -> tuple[NDArray[Any], Array]:
-    """A matrix as the kernels read it, and the values that it then has."""
+def stored(weight: Array, precision: str) -> tuple[dict[str, NDArray[Any]], Array]:
+    """A matrix as the kernels bind it, and the values that it then has."""
     data = pad(weight)
+    width = weight.shape[1]
+    if precision == "f32":
+        return {"weights": data}, weight
     if precision == "f16":
         half = data.astype(np.float16)
-        return half, half.astype(np.float32)[:, : weight.shape[1]]
-    return data, weight
+        return {"weights": half}, half.astype(np.float32)[:, :width]
+    codes, scales = quantize(data, precision)
+    return {"weights": codes, "scales": scales}, dequantize(codes, scales, precision)[:, :width]
 
 
 def test_every_kernel_has_a_test() -> None:
@@ -69,7 +75,7 @@ def test_every_kernel_has_a_test() -> None:
         assert f'"{path.stem}"' in source, f"{path.name} is not tested"
 
 
-@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("n_vocab", "n_embd", "parts"), [(11, 5, 1), (97, 48, 1), (50, 100, 3)])
 def test_embed(lab: Lab, precision: str, n_vocab: int, n_embd: int, parts: int) -> None:
     random = rng(n_vocab, n_embd)
@@ -81,8 +87,9 @@ def test_embed(lab: Lab, precision: str, n_vocab: int, n_embd: int, parts: int) 
     out = blank(7 * k)
     edges = np.linspace(0, n_vocab, parts + 1).astype(int)
     for first, stop in itertools.pairwise(edges):
-        constants = {"WG": 64, "K": k, "ROW_BASE": int(first), "PART": int(stop - first)}
-        bindings = {"ids": ids, "out": out, "wpe": pad(wpe), "weights": table[first:stop]}
+        constants = {"WG": 64, "K": k, "K_TRUE": n_embd, "ROW_BASE": int(first), "PART": int(stop - first)}
+        part = {name: values[first:stop] for name, values in table.items()}
+        bindings = {"ids": ids, "out": out, "wpe": pad(wpe), **part}
         pieces = ("step", f"weights_{precision}")
         (out,) = lab.run_kernel("embed", *pieces, constants=constants, bindings=bindings, step=(3, 7), grid=(1, 7))
     compare(out, pad(wte[ids] + wpe[3:10]))
@@ -129,7 +136,7 @@ LINEAR_PIECES = ("step", "activation", "epilogue")
 
 
 @pytest.mark.parametrize("kind", [None, "gelu_new", "gelu", "relu", "silu"])
-@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("n_in", "n_out"), [(5, 3), (48, 37), (300, 129)])
 def test_matmul_with_its_epilogue(lab: Lab, precision: str, n_in: int, n_out: int, kind: str | None) -> None:
     n = 9 if n_in != 300 else 70
@@ -140,7 +147,7 @@ def test_matmul_with_its_epilogue(lab: Lab, precision: str, n_in: int, n_out: in
     changes = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": ACTIVATION_NUMBERS[kind], "TILE": 32, "SIDE": 8}
     bindings = {
         "x": pad(x), "out": blank(n * padded(n_out)), "bias": pad(bias), "residual": pad(residual),
-        "kv": NOTHING, "weights": weights,
+        "kv": NOTHING, **weights,
     }  # fmt: skip
     grid = (-(-padded(n_out) // 32), -(-n // 32))
     pieces = (f"weights_{precision}", *LINEAR_PIECES)
@@ -152,7 +159,7 @@ def test_matmul_with_its_epilogue(lab: Lab, precision: str, n_in: int, n_out: in
 
 
 @pytest.mark.parametrize("reduce", REDUCE)
-@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("n_in", "n_out"), [(5, 3), (48, 37), (1000, 70)])
 @pytest.mark.parametrize("norm", [False, True])
 def test_matvec_with_norm_and_residual(
@@ -170,7 +177,7 @@ def test_matvec_with_norm_and_residual(
     )
     bindings = {
         "x": pad(x), "out": blank(padded(n_out)), "bias": pad(bias), "residual": pad(residual), "kv": NOTHING,
-        "weights": weights, "norm": np.stack([pad(scale, stride), pad(shift, stride)]),
+        **weights, "norm": np.stack([pad(scale, stride), pad(shift, stride)]),
     }  # fmt: skip
     all_pieces = (*pieces, f"weights_{precision}", *LINEAR_PIECES)
     grid = (-(-padded(n_out) // 6), 1)
@@ -382,7 +389,7 @@ def test_convert(lab: Lab, rows: int, columns: int, precision: str, dtype: str, 
                     continue
             words = lines * k_count // per_word
             (target,) = lab.run_kernel(
-                "convert",
+                "convert", "source",
                 constants={
                     "WG": 64, "SOURCE": ["F32", "F16", "BF16"].index(dtype), "TRANSPOSED": transposed,
                     "PER_WORD": per_word,
@@ -398,3 +405,49 @@ def test_convert(lab: Lab, rows: int, columns: int, precision: str, dtype: str, 
         if precision == "f16":
             expected = np.clip(expected, -65504, 65504)
         np.testing.assert_allclose(values.reshape(part, k), expected, rtol=0 if precision == "f32" else 1e-3, atol=6e-8)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("precision", ["q8", "q4"])
+@pytest.mark.parametrize(("rows", "columns"), [(37, 5), (70, 96)])
+def test_quantize(lab: Lab, rows: int, columns: int, precision: str, dtype: str, transposed: bool) -> None:
+    """As test_convert; codes may differ by one where a quotient lies between two."""
+    random = rng(rows, columns, precision)
+    source = random.normal(size=(rows, columns)).astype(np.float32)
+    source[:, 0] = 0.0
+    n, k_true = (columns, rows) if transposed else (rows, columns)
+    k, bits, cut = padded(k_true), int(precision[1]), 32
+    _, exact = raw_rows(source, dtype)
+    edges = [0, n // 2, n]
+    for first, stop in itertools.pairwise(edges):
+        part = stop - first
+        codes: NDArray[Any] = np.full(part * k * bits // 32 + GUARD, 0x12345678, np.uint32)
+        scales: NDArray[Any] = np.full(part * k // 32 + GUARD, 0x12345678, np.uint32)
+        for row, end in ((0, cut), (cut, rows)):
+            raw, _ = raw_rows(source[row:end], dtype)
+            if transposed:
+                k_count, lines = (k if end == rows else end) - row, part
+            else:
+                k_count, lines = k, min(end, stop) - max(row, first)
+                if lines <= 0:
+                    continue
+            codes, scales = lab.run_kernel(
+                "quantize", "source",
+                constants={
+                    "WG": 64, "SOURCE": ["F32", "F16", "BF16"].index(dtype), "TRANSPOSED": transposed, "BITS": bits,
+                },
+                bindings={"source": raw, "destination": codes, "scales": scales},
+                uniforms={"piece": [row, end - row, columns, first, part, k, k_count, 0]},
+                grid=(-(-(lines * k_count // 32) // 64), 1),
+                outputs=("destination", "scales"),
+            )  # fmt: skip
+        assert (codes[-GUARD:] == 0x12345678).all()
+        assert (scales[-GUARD:] == 0x12345678).all()
+        wanted = pad((exact.T if transposed else exact)[first:stop])
+        shape = (part, -1)
+        result = dequantize(codes[:-GUARD].reshape(shape), scales[:-GUARD].reshape(shape), precision)
+        step = np.abs(wanted).max() / (127 if precision == "q8" else 7.5)
+        np.testing.assert_allclose(result, wanted, atol=0.52 * step + 2e-3)
+        reference = dequantize(*quantize(wanted, precision), precision)
+        assert (np.abs(result - reference) < 1e-3).mean() > 0.99

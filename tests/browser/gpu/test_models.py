@@ -56,6 +56,19 @@ def test_logits_and_greedy_continuations(lab: Lab, lab_url: str, case: str, prec
     check(lab, lab_url, case, precision)
 
 
+@pytest.mark.parametrize("precision", ["q8", "q4"])
+@pytest.mark.parametrize("case", ["plain-f32", "silu-separate-head", "bf16-sharded-untied-1009"])
+def test_quantised_logits(lab: Lab, lab_url: str, case: str, precision: str) -> None:
+    """Random weights are the hardest to quantise; the bounds are on the root mean square of logits of unit scale."""
+    prompts = expected(case)
+    url = f"{lab_url}fixtures/parity/{case}/"
+    ids = [prompt["ids"] for prompt in prompts]
+    answer = lab.call("models", "answers", url=url, prompts=ids, greedy=1, precision=precision)
+    for prompt, result in zip(prompts, answer["results"], strict=True):
+        difference = np.array(result["logits"]) - np.array(prompt["logits"])
+        assert 0 < np.sqrt((difference**2).mean()) <= {"q8": 0.03, "q4": 0.4}[precision]
+
+
 @pytest.mark.parametrize("rules", [[], *([rule for rule in RULES if rule != left_out] for left_out in RULES)], ids=str)
 def test_unfused_plans_agree(lab: Lab, lab_url: str, rules: list[str]) -> None:
     fused = check(lab, lab_url, "plain-f32", "f32", quick=True)

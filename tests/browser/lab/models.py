@@ -1,6 +1,7 @@
 """Runs whole models through their GPU plans."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from app.engine.errors import EngineError
 from app.engine.gpu.device import open_device
 from app.engine.gpu.runner import GpuRunner
 from app.engine.gpu.select import Tuning
-from app.engine.gpu.weights import GpuSink
+from app.engine.gpu.weights import GpuSink, GpuWeights
 from app.engine.models.gpt2 import weight_specs
 from app.engine.ops.fuse import RULES
 from app.engine.weights.browser import FetchTransport
@@ -114,3 +115,23 @@ async def split_invariance(*, url: str, ids: list[int], cuts: list[int], chunk: 
         return float(np.abs(await runner.logits() - whole).max())
     finally:
         runner.free()
+
+
+async def tune(*, url: str, precision: str, tunings: list[dict[str, Any]], prompts: list[int]) -> list[Any]:
+    """GPU times of one set of weights under several tunings, after prompts of several lengths."""
+    first = await load(url, precision=precision)
+    gpu, config, weights = first.device, first.config, first.weights
+    first.weights = GpuWeights()
+    first.free()
+    results = []
+    for tuning in tunings:
+        base = gpu.tuning()
+        runner = await GpuRunner.create(gpu, config, weights, tuning=replace(base, **tuning))
+        for count in prompts:
+            times = await runner.gpu_times(list(range(count)), 2)
+            results.append([tuning, count, times])
+        runner.weights = GpuWeights()
+        runner.free()
+    for buffer in weights.buffers():
+        gpu.buffers.destroy(buffer)
+    return results
