@@ -8,13 +8,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from app.engine.errors import EngineError
+from app.engine.errors import EngineError, OptionError
 from app.engine.models.gpt2 import weight_specs
+from app.engine.weights.hub import Source, open_source
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint
+from app.engine.weights.plan import plan
 from weights_tool.folder import folder_source
 
 HELP = """\
-Read a folder's config, the headers of its weights and its tokenizer as the page would, without reading the weights.
+Read a model's config, the headers of its weights and its tokenizer as the page would, without reading the weights, and
+say what the page would download. The model is a folder, OWNER/NAME[@REVISION] on the hub, or the address of a folder
+(the last two need the extra: pip install 'tabgpt[tools]').
 Exit status 1 if something in it cannot be used.
 """
 
@@ -27,24 +31,49 @@ def add_inspect(commands: Any) -> None:
         description=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder with config.json and safetensors")
+    parser.add_argument("model", metavar="MODEL", help="folder, OWNER/NAME on the hub, or address of a folder")
+    parser.add_argument("--hub", metavar="URL", help="base address of another hub")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what the command line asks; return the exit status."""
-    if not options.folder.is_dir():
-        raise NotADirectoryError(f"{str(options.folder)!r} is not a folder.")
-    found = asyncio.run(inspect(options.folder))
+    folder = Path(options.model)
+    if folder.is_dir():
+        found = asyncio.run(inspect(folder))
+    elif folder.is_absolute() or options.model.startswith(".") or "/" not in options.model:
+        raise NotADirectoryError(f"{options.model!r} is not a folder.")
+    else:
+        found = asyncio.run(inspect_remote(options.model, options.hub))
     print(json.dumps(found, indent=2) if options.json else _text(found))
     return 1 if found["faults"] else 0
 
 
 async def inspect(folder: Path) -> dict[str, Any]:
-    """Return what is known of a model; `faults` lists, in words, what cannot be used."""
-    source = folder_source(folder)
-    found: dict[str, Any] = {"folder": str(folder), "faults": []}
+    """Return what is known of a model in a folder; `faults` lists, in words, what cannot be used."""
+    found = await inspect_source(folder_source(folder), str(folder))
+    if "files" in found:
+        found["files"] = {name: (folder / name).stat().st_size for name in found["files"]}
+    return found
+
+
+async def inspect_remote(model: str, hub: str | None) -> dict[str, Any]:
+    """Return what is known of a model on the hub or another host; the sizes of its files are None."""
+    try:
+        from weights_tool.remote import HttpTransport
+    except ImportError as error:
+        raise OptionError("To look at the hub it takes httpx: pip install 'tabgpt[tools]'") from error
+    transport = HttpTransport(proxies=True)
+    try:
+        return await inspect_source(open_source(model, hub=hub, transport=transport), model)
+    finally:
+        await transport.client.aclose()
+
+
+async def inspect_source(source: Source, name: str) -> dict[str, Any]:
+    """Return what is known of a model's files."""
+    found: dict[str, Any] = {"folder": name, "faults": []}
     try:
         checkpoint = await open_checkpoint(source)
     except EngineError as error:
@@ -55,7 +84,7 @@ async def inspect(folder: Path) -> dict[str, Any]:
     found |= {
         "config": asdict(checkpoint.config),
         "parameters": sum(prod(spec.shape) for spec in specs),
-        "files": {name: (folder / name).stat().st_size for name in checkpoint.files},
+        "files": dict.fromkeys(checkpoint.files),
         "weights_bytes": checkpoint.total_bytes,
         "tensors": {
             name: {"dtype": ref.dtype, "shape": list(ref.shape), "bytes": ref.nbytes, "file": ref.file}
@@ -63,9 +92,15 @@ async def inspect(folder: Path) -> dict[str, Any]:
         },
         "unused": sorted(checkpoint.tensors.keys() - needed),
         "tokenizer": None,
+        "page": None,
     }
     try:
         check_tensors(checkpoint, specs)
+        requests = [request for window in plan(checkpoint.tensors, specs) for request in window.requests]
+        found["page"] = {
+            "requests": len(requests),
+            "bytes": sum(request.stop - request.start for request in requests),
+        }
     except EngineError as error:
         found["faults"].append(f"{type(error).__name__}: {error}")
     try:
@@ -85,7 +120,10 @@ def _text(found: dict[str, Any]) -> str:
             f"lm_head {'tied' if config['tied'] else 'separate'}"
         )
         lines.append(f"  {found['parameters']:,} parameters, {found['weights_bytes']:,} bytes of weights")
-        lines += [f"  {name}: {size:,} bytes" for name, size in found["files"].items()]
+        lines += [f"  {name}" if size is None else f"  {name}: {size:,} bytes" for name, size in found["files"].items()]
+        if found["page"]:
+            page = found["page"]
+            lines.append(f"  the page would download {page['bytes']:,} bytes of weights in {page['requests']} requests")
         if found["tokenizer"]:
             lines.append(
                 f"  tokenizer: {found['tokenizer']['tokens']} tokens, end of text {found['tokenizer']['eos_id']}"

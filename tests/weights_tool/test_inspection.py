@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub_double import hub_double
 from weights_tool.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -53,3 +54,20 @@ def test_no_such_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/no/such" in capsys.readouterr().err
     assert main(["inspect", str(ROOT / "wgsl")]) == 1
     assert "FAULT NotFoundError: config.json of wgsl" in capsys.readouterr().out
+
+
+def test_a_repository_is_inspected_without_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(STORY, tmp_path / "me" / "story")
+    with hub_double(tmp_path) as hub:
+        assert main(["inspect", "me/story", "--hub", hub.url, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["parameters"] == 13_989_888
+        assert found["page"]["bytes"] == 2 * 13_989_888
+        assert 0 < found["page"]["requests"] < 20
+        assert sum(len(asked.range or "") > 0 for asked in hub.requests("model.safetensors", origin="cdn")) == 1
+        assert main(["inspect", f"{hub.url}me/story/resolve/main"]) == 0
+        assert "the page would download 27,979,776 bytes of weights" in capsys.readouterr().out
+        assert main(["inspect", "me/nothing", "--hub", hub.url]) == 1
+        assert "FAULT NotFoundError" in capsys.readouterr().out
+    assert main(["inspect", "nothing"]) == 1
+    assert "is not a folder" in capsys.readouterr().err

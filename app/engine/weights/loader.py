@@ -15,7 +15,8 @@ from app.engine.weights.safetensors import PREFIX, TensorRef, header_stop, parse
 from app.engine.weights.spec import Blob, Sink, WeightSpec
 
 PARALLEL = 4
-"""Ranges in flight at once."""
+"""Ranges in flight at once. Against a double with 50 ms of latency and a line of 10 MB/s shared by all, 110 MB took
+14.2 s with one, 11.6 with two, 11.2 with four, six or eight (11.0 at best); at 50 MB/s 6.1, 4.5, 2.9, 3.0 and 3.2 s."""
 HEAD_BYTES = 1 << 16
 """What is asked for at first: enough for the header of all but the largest models."""
 MAX_SHARDS = 1000
