@@ -2,10 +2,9 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,41 +15,21 @@ from app.engine.bench import bench
 from app.engine.errors import (
     BusyError,
     CancelledError,
-    ChangedError,
     DeviceLostError,
     GpuUnavailableError,
-    NetworkError,
     NotLoadedError,
     OptionError,
-    ServerError,
     UnsupportedModelError,
 )
 from app.engine.generate import Result, Started, TokenEvent, generate, prefill
-from app.engine.models.gpt2 import weight_specs
+from app.engine.loading import Loader, Model
 from app.engine.options import LoadOptions, parse_ids, parse_load_options, parse_options
-from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
-from app.engine.weights.cache import Cache, CachedFiles, Store, StoreError
-from app.engine.weights.files import ModelFiles
-from app.engine.weights.hub import DEFAULT_HUB, Source, local_source, open_source
-from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint, stream
-from app.engine.weights.progress import LoadProgress
-from app.engine.weights.spec import Sink
+from app.engine.weights.cache import Store
 from app.engine.weights.transport import Transport
 
 Emit = Callable[[str, dict[str, Any]], None]
 """Takes an event's name ("status", "progress") and its data."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """What is loaded."""
-
-    runner: Runner
-    tokenizer: Tokenizer
-    backend: Backend
-    eos_id: int | None
-    report: dict[str, Any]
 
 
 class Engine:
@@ -80,14 +59,16 @@ class Engine:
         whoever looks for a fault.
         """
         self._emit = emit
-        self._transport = transport
-        self._site = site
         self._open_gpu = open_gpu
-        self._open_store = open_store
-        self._log = log
-        self._authorized = authorized
-        self._cache: Cache | None = None
-        self._not_kept: str | None = None
+        self._loader = Loader(
+            transport=transport,
+            site=site,
+            open_store=open_store,
+            authorized=authorized,
+            on_status=self._status,
+            on_progress=lambda data: emit("progress", data),
+            log=log,
+        )
         self._gpu: WebGpuBackend | None = None
         self._gpu_reason: str | None = None
         self._model: Model | None = None
@@ -256,31 +237,20 @@ class Engine:
         return {} if self._model is None else self._model.runner.memory()
 
     async def storage(self) -> dict[str, Any]:
-        """Return {models: [{model, revision, bytes, complete}], usage, quota, persisted, reason}: what is kept here.
-
-        `reason` says why nothing is or can be kept, else it is None.
-        """
-        cache = await self._open_cache()
-        if cache is None:
-            return {"models": [], "usage": None, "quota": None, "persisted": None, "reason": self._not_kept}
-        return {"models": await cache.models(), **await cache.estimate(), "reason": cache.trouble}
+        """Return what is kept of models; see `Loader.storage`."""
+        return await self._loader.storage()
 
     async def forget(self, model: str | None = None) -> None:
         """Delete what is kept of a model, or of all models. One that is loaded stays loaded. Raises BusyError."""
         if self._loading is not None:
             raise BusyError("A model is being loaded. Wait for it, or stop it first.")
-        cache = await self._open_cache()
-        if cache is not None:
-            try:
-                await cache.forget(model)
-            except StoreError as error:
-                raise BusyError(f"Not all could be deleted: {error}. Close other tabs of this page first.") from error
+        await self._loader.forget(model)
 
     async def _load_alone(self, options: LoadOptions) -> Model:
         with self._alone("loading a model"):
             self._free()
             try:
-                self._model = await self._load(options)
+                self._model = await self._loader.load(options, await self._backend(options))
             except MemoryError as error:
                 raise UnsupportedModelError(
                     "There is not enough memory for this model. Choose a smaller one, or a browser with WebGPU."
@@ -293,125 +263,6 @@ class Engine:
 
     def _end_load(self, _: asyncio.Task[Model]) -> None:
         self._loading = None
-
-    async def _load(self, options: LoadOptions) -> Model:
-        backend = await self._backend(options)
-        self._status("loading", "Reading the model's description")
-        sources = self._sources(options)
-        for source in sources:
-            try:
-                return await self._load_from(source, backend, options)
-            except (NetworkError, ServerError) as error:
-                if source is sources[-1]:
-                    raise
-                self._log(f"{error} Trying the next hub.")
-            except ChangedError as error:
-                self._log(f"{error} Starting over.")
-                source.start_over()
-                return await self._load_from(source, backend, options)
-        raise AssertionError("there is always a source")
-
-    def _sources(self, options: LoadOptions) -> list[Source]:
-        """Return where the model may be, in the order in which to try."""
-        if options.files is not None:
-            return [local_source(options.files, str(getattr(options.files, "name", "files")))]
-        sources = []
-        for hub in options.hubs:
-            source = open_source(options.model, hub=hub, transport=self._transport, site=self._site)
-            if options.token is not None and source.repository is not None:
-                if self._authorized is None:
-                    raise OptionError("This engine has no way to send a token.")
-                transport = self._authorized(options.token, hub or DEFAULT_HUB)
-                source = open_source(options.model, hub=hub, transport=transport, site=self._site)
-            sources.append(source)
-        return sources
-
-    async def _load_from(self, source: Source, backend: Backend, options: LoadOptions) -> Model:
-        started, heap = time.perf_counter(), heap_bytes()
-        source.on_wait = lambda text: self._status("loading", text)
-        kept = await self._kept(source, options)
-        files: ModelFiles = kept or source
-        try:
-            checkpoint = await open_checkpoint(files)
-            config = checkpoint.config
-            specs = weight_specs(config)
-            check_tensors(checkpoint, specs)
-            parameters = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs)
-            dtypes = {checkpoint.tensors[spec.name].dtype for spec in specs}
-            precision = backend.precision(options.precision, dtypes, parameters)
-            tokenizer = await load_tokenizer(files, config)
-
-            here = kept is not None and kept.complete
-            self._status("loading", "Reading the weights from storage" if here else "Downloading the weights")
-            progress = LoadProgress(
-                lambda data: self._emit("progress", data),
-                source.model,
-                config.n_layer,
-                downloaded=lambda: source.downloaded,
-                cached=lambda: 0 if kept is None else kept.cached,
-            )
-
-            async def fill(sink: Sink) -> None:
-                await stream(checkpoint, specs, sink, source=files, on_progress=progress)
-
-            runner = await backend.make(config, precision, fill, lambda: self._status("compiling", "Compiling kernels"))
-        except ChangedError:
-            if kept is not None:
-                await kept.discard()
-            raise
-        if kept is not None:
-            try:
-                await kept.check(lambda file: self._status("loading", f"Checking {file}"))
-            except BaseException:
-                runner.free()
-                raise
-            await kept.finish()
-        return Model(
-            runner=runner,
-            tokenizer=tokenizer,
-            backend=backend,
-            eos_id=tokenizer.eos_id if config.eos_id is None else config.eos_id,
-            report={
-                "model": source.model,
-                "revision": source.revision,
-                "commit": source.commit,
-                "family": "gpt2",
-                "parameters": parameters,
-                "precision": precision,
-                "backend": backend.name,
-                "context": runner.n_ctx,
-                "vocab": runner.n_vocab,
-                "downloaded": source.downloaded,
-                "cached": 0 if kept is None else kept.cached,
-                "storage": self._storage_report(source, kept),
-                "seconds": time.perf_counter() - started,
-                "memory": runner.memory(),
-                "heap": None if heap is None else {"before": heap, "after": heap_bytes()},
-            },
-        )
-
-    async def _kept(self, source: Source, options: LoadOptions) -> CachedFiles | None:
-        """Return the files of `source` through the cache, where there is one and they are worth it."""
-        if source.repository is None or options.cache == "off":
-            return None
-        cache = await self._open_cache()
-        return None if cache is None else await cache.open(source)
-
-    def _storage_report(self, source: Source, kept: CachedFiles | None) -> dict[str, Any]:
-        if source.repository is None:
-            return {"kept": False, "reason": None}
-        if kept is None or self._cache is None:
-            return {"kept": False, "reason": self._not_kept}
-        nameless = None if source.commit else "the hub does not tell which version its files are"
-        return {"kept": kept.complete, "reason": self._cache.trouble or nameless}
-
-    async def _open_cache(self) -> Cache | None:
-        if self._cache is None and self._open_store is not None:
-            try:
-                self._cache = Cache(await self._open_store(), log=self._log)
-            except StoreError as error:
-                self._not_kept = str(error)
-        return self._cache
 
     async def _backend(self, options: LoadOptions) -> Backend:
         if options.backend == "numpy":
@@ -483,15 +334,6 @@ def _text(value: object) -> str:
 
 def _tokens(count: int) -> str:
     return f"{count:,} token{'' if count == 1 else 's'}"
-
-
-def heap_bytes() -> int | None:
-    """Return the size of Python's wasm memory; None outside of Pyodide."""
-    if not IN_BROWSER:
-        return None
-    import pyodide_js
-
-    return int(pyodide_js._module.HEAP8.length)
 
 
 def _pyodide_version() -> str | None:
