@@ -7,6 +7,7 @@ knows ranges. Both let other origins read (CORS), but only the hub answers a pre
 """
 
 import asyncio
+import gzip
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ FAULTS = {
     "redirect-loop",
     "changed-size",  # Content-Range tells another length of the file
     "changed-etag",  # the right bytes of what says to be another file
+    "gzip",  # compressed on the way: Content-Length is that of the compressed body
     "flip",  # one bit of the body is another
 }  # fmt: skip
 """What `Hub.fail` knows."""
@@ -311,6 +313,8 @@ class Hub:
             return self._body(part, status, plain | {"content-range": "bytes some"})
         if kind == "changed-size":
             return self._body(part, status, plain | {"content-range": f"bytes {start}-{stop - 1}/{data.size + 1}"})
+        if kind == "gzip":
+            return self._body(gzip.compress(part), status, ranged | {"content-encoding": "gzip"})
         if kind == "changed-etag":
             return self._body(part, status, ranged | {"etag": '"another"'})
         if kind == "flip":

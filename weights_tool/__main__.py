@@ -17,7 +17,7 @@ DESCRIPTION = """\
 Work on the files of GPT-2 models: config.json, *.safetensors and a tokenizer in one folder, as on the hub.
 
   python -m weights_tool fetch distilbert/distilgpt2 --out distilgpt2         get a model from the hub
-  python -m weights_tool inspect openai-community/gpt2                         see what is in a repository or folder
+  python -m weights_tool inspect openai-community/gpt2                        see what is in a repository or folder
   python -m weights_tool convert ckpt.pt --out mine --vocab distilgpt2        read other layouts
   python -m weights_tool quantize mine --to f16 --out small --text some.txt   make it smaller, see what it costs
   python -m weights_tool verify small                                         look at every value

@@ -204,3 +204,18 @@ async def test_files_that_are_here(session: Session, hub: Hub, options: dict[str
     assert np.array_equal(await engine.logits({"ids": [5]}), logits)
     with pytest.raises(OptionError, match="files must be"):
         await engine.load({"files": {"config.json": b""}})
+
+
+async def test_compressed_answers_never_show_more_than_all(session: Session, hub: Hub, options: dict[str, Any]) -> None:
+    engine = session.engine()
+    await engine.load(options | {"cache": "off"})
+    logits = await engine.logits({"ids": [5]})
+    for file in (BIG, "config.json", "tokenizer.json"):
+        hub.fail(file, "gzip")
+    session.events.clear()
+    await engine.load(options | {"cache": "off"})
+    assert np.array_equal(await engine.logits({"ids": [5]}), logits)
+    progress = [data for event, data in session.events if event == "progress"]
+    assert [data["loaded"] for data in progress] == sorted(data["loaded"] for data in progress)
+    assert all(data["loaded"] <= data["total"] for data in progress)
+    assert progress[-1]["loaded"] == progress[-1]["total"]
