@@ -51,7 +51,7 @@ FAULTS = {
     "redirect-loop",
     "changed-size",  # Content-Range tells another length of the file
     "changed-etag",  # the right bytes of what says to be another file
-    "gzip",  # compressed on the way: Content-Length is that of the compressed body
+    "gzip",  # compressed for who accepts that: Content-Length is that of the compressed body
     "flip",  # one bit of the body is another
 }  # fmt: skip
 """What `Hub.fail` knows."""
@@ -313,7 +313,7 @@ class Hub:
             return self._body(part, status, plain | {"content-range": "bytes some"})
         if kind == "changed-size":
             return self._body(part, status, plain | {"content-range": f"bytes {start}-{stop - 1}/{data.size + 1}"})
-        if kind == "gzip":
+        if kind == "gzip" and "gzip" in request.headers.get("accept-encoding", ""):
             return self._body(gzip.compress(part), status, ranged | {"content-encoding": "gzip"})
         if kind == "changed-etag":
             return self._body(part, status, ranged | {"etag": '"another"'})
@@ -325,8 +325,8 @@ class Hub:
             response = self._ranged(data, request, {})
             del response.headers["access-control-allow-origin"]
             return response
-        assert kind == "slow", kind
-        return self._ranged(data, request, {}, slow=True)
+        assert kind in ("slow", "gzip"), kind
+        return self._ranged(data, request, {}, slow=kind == "slow")
 
 
 class _Broken(Response):

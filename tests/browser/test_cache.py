@@ -169,6 +169,33 @@ def test_a_cancelled_download_goes_on_after_a_reload(page: Page, hub: Hub) -> No
     assert loaded["cached"] >= 0.9 * model["bytes"] - 1_500_000
 
 
+def test_a_reload_in_the_middle_loses_nothing_that_was_there(page: Page, hub: Hub) -> None:
+    hub.bytes_per_s = 8e6
+    evaluate(
+        page,
+        """async (options) => {
+            window.lm.load(options).catch(() => {});
+            await new Promise((resolve) => {
+                const off = window.lm.on("progress", (data) => {
+                    if (data.model !== options.model || data.loaded < 0.6 * data.total) return;
+                    off();
+                    resolve();
+                });
+            });
+        }""",
+        {"model": MODEL, "hub": hub.url, "backend": "numpy"},
+    )
+    page.reload()
+    evaluate(page, "() => window.lm.ready", timeout_s=120)
+    hub.reset(hub.folder)
+    loaded = load(page, hub)
+    assert loaded["cached"] > 0.2 * BYTES
+    assert loaded["downloaded"] < 0.8 * BYTES
+    hub.asked.clear()
+    assert load(page, hub)["downloaded"] == 0
+    assert hub.asked == []
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_range_is_fetched_again(page: Page, hub: Hub, damage: str) -> None:
     load(page, hub)
