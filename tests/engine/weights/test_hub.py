@@ -206,6 +206,14 @@ async def test_a_small_file_that_fails(hub: Hub, source: Open, kind: str, error:
         await source().json(SMALL)
 
 
+async def test_a_compressed_body_is_read_and_its_length_not_believed(hub: Hub, source: Open) -> None:
+    hub.fail(BIG, "gzip")
+    seen: list[int] = []
+    blob = await source().read_range(BIG, 100, 50_100, seen.append)
+    assert blob.to_bytes() == DATA[100:50_100]
+    assert seen[-1] == 50_000
+
+
 def test_every_fault_of_the_double_is_tested_somewhere() -> None:
     here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     assert not {kind for kind in FAULTS - {"no-cors"} if f'"{kind}"' not in here}
