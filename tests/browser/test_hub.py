@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,42 @@ def test_offline_is_told(page: Page, hub: Hub) -> None:
         page.context.set_offline(False)
     assert (name, "offline" in message) == ("NetworkError", True), message
     load(page, hub)
+
+
+def test_a_download_goes_on_when_the_network_is_back(page: Page, hub: Hub) -> None:
+    load(page, hub)
+    untroubled = logits(page)
+    hub.asked.clear()
+    # Breaks, and would be tried again two seconds long; by then the network is gone.
+    hub.fail(BIG, "cut", times=3, after=1)
+    evaluate(
+        page,
+        """async (options) => {
+            window.said = [];
+            const off = window.lm.on("status", ({text}) => window.said.push(text));
+            window.loading = window.lm.load(options).finally(off);
+            window.loading.catch(() => {});
+        }""",
+        {"model": "some/model", "hub": hub.url, "backend": "numpy", "cache": "off"},
+    )
+    deadline = time.monotonic() + 30
+    while len(hub.requests(BIG, origin="cdn")) < 2:
+        assert time.monotonic() < deadline, "the weights were not asked for"
+        time.sleep(0.01)
+    page.context.set_offline(True)
+    try:
+        evaluate(
+            page,
+            """async () => {
+                while (!window.said.some((text) => text.startsWith("Offline")))
+                    await new Promise((resolve) => setTimeout(resolve, 50));
+            }""",
+        )
+    finally:
+        page.context.set_offline(False)
+    hub.heal()
+    evaluate(page, "() => window.loading", timeout_s=60)
+    assert np.array_equal(logits(page), untroubled)
 
 
 def test_nobody_there(page: Page, hub: Hub) -> None:

@@ -51,13 +51,20 @@ def test_gpt2_small_loads_and_writes_without_passing_through_python(
     written = evaluate(page, "(options) => window.lm.complete(options)", options, timeout_s=120)
     assert written["prompt_ids"] == [15496, 995]
     assert len(written["ids"]) == 3
+    hub.asked.clear()
+    again = evaluate(
+        page, "(options) => window.lm.load(options)", {"model": "some/gpt2", "hub": hub.url}, timeout_s=240
+    )
+    assert hub.asked == []
     context.close()
     heap = loaded["heap"]
     with capsys.disabled():
         print(
-            f"\nGPT-2 small: {loaded['seconds']:.1f} s to load; wasm heap {heap['before'] / 1e6:.0f} MB before, "
-            f"{heap['after'] / 1e6:.0f} MB at peak and after; "
+            f"\nGPT-2 small: {loaded['seconds']:.1f} s to load, {again['seconds']:.1f} s from storage; "
+            f"wasm heap {heap['before'] / 1e6:.0f} MB before, {heap['after'] / 1e6:.0f} MB at peak and after; "
             f"{sum(loaded['memory'].values()) / 1e6:.0f} MB on the GPU; "
             f"{written['timings']['decode_ms'] / 1e3:.1f} s for two tokens"
         )
+    assert loaded["storage"] == {"kept": True, "reason": None}
     assert heap["after"] - heap["before"] <= MAX_HEAP_GROWTH
+    assert again["heap"]["after"] - heap["before"] <= MAX_HEAP_GROWTH
