@@ -13,7 +13,7 @@
  *
  * @typedef {object} LoadOptions
  * @property {string} [model] "story", "owner/name[@revision]", or the URL of a folder with the model's files
- * @property {"auto"|"f32"|"f16"} [precision]
+ * @property {"auto"|"f32"|"f16"|"q8"|"q4"} [precision]
  * @property {string} [hub] base URL of the hub, or several with commas between: the first that answers is used
  * @property {string} [token] access token for gated and private repositories; only the hub's own origin gets to see it
  * @property {File[]} [files] of a folder with a model, picked or dropped, instead of `model`; read from the disk as needed
@@ -27,7 +27,7 @@
  * @property {string|null} commit what the revision stood for
  * @property {string} family
  * @property {number} parameters
- * @property {"f32"|"f16"} precision
+ * @property {"f32"|"f16"|"q8"|"q4"} precision
  * @property {"webgpu"|"numpy"} backend
  * @property {number} context
  * @property {number} vocab
@@ -50,7 +50,8 @@
  * @property {number} [seed]
  * @property {string|string[]} [stop]
  * @property {boolean|number} [logprobs]
- * @property {"python"} [sampler]
+ * @property {"auto"|"gpu"|"python"} [sampler] where tokens are chosen; "auto": on the GPU where it can
+ * @property {number} [depth] tokens that the GPU computes ahead; missing: as many as keep it busy
  *
  * @typedef {{id: number, text: string, logprob: number}} Candidate
  * @typedef {{text: string, id: number|null, logprob: number|null, top: Candidate[]}} Token

@@ -91,7 +91,9 @@ fn main(@builtin(local_invocation_index) t: u32) {
   workgroupBarrier();
   if (DRAW && t == 0u) {
     let id = atomicLoad(&chosen);
-    let undecided = found > CANDIDATES || id >= N;
+    // Whether top-p ends among the candidates is only known here, where their masses are exact.
+    let complete = work[BINS + 1u + 2u * CANDIDATES] == 1u || size < count || sum >= wanted;
+    let undecided = found > CANDIDATES || id >= N || !complete;
     finish(min(id, N - 1u), s, select(OK, UNDECIDED, undecided), top);
   }
   for (var bin = t; bin <= BINS; bin += WG) {

@@ -1,5 +1,5 @@
 // How many tokens lie how far below the best one, in logits: bins of 1 / BINS_PER_NAT, the last for all that is farther.
-// Grid: BLOCKS over x. work [BINS + 1 + 2·CANDIDATES] begins with the bins, zero before; then the number of candidates.
+// Grid: BLOCKS over x. work [BINS + 2 + 2·CANDIDATES] begins with the bins, zero before; then the number of candidates.
 @group(0) @binding(1) var<storage, read> blocks: array<Block>;
 @group(0) @binding(2) var<storage, read> seen: array<u32>;
 @group(0) @binding(3) var<storage, read_write> work: array<atomic<u32>>;

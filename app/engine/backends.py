@@ -1,5 +1,6 @@
 """What a model can compute on: NumPy anywhere, WebGPU where the browser has it."""
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
@@ -94,15 +95,23 @@ class WebGpuBackend:
         from app.engine.weights.plan import PIECE_BYTES
 
         sink = GpuSink(self.device, weight_specs(config), precision=precision, max_piece=PIECE_BYTES)
+        making: asyncio.Task[GpuRunner] | None = None
         try:
             await sink.prepare()
+            # The buffers are there, only empty: kernels compile and are bound while the weights arrive.
+            making = asyncio.ensure_future(GpuRunner.create(self.device, config, sink.weights))
             await fill(sink)
-            weights = await sink.finish()
+            await sink.finish()
+            if not making.done():
+                compiling()
+            return await making
         except BaseException:
+            if making is not None:
+                made = (await asyncio.gather(making, return_exceptions=True))[0]
+                if isinstance(made, GpuRunner):
+                    made.free()
             sink.abort()
             raise
-        compiling()
-        return await GpuRunner.create(self.device, config, weights)
 
     def close(self) -> None:
         """Give the device back to the browser."""

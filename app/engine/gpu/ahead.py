@@ -21,20 +21,23 @@ MAX_AHEAD = 128
 """Tokens in flight at most."""
 STOP_MS = 60.0
 """What is in flight should be done in this time, so that Stop answers within a tenth of a second."""
-_GROUPS = 4
+_GROUPS = 8
 """Submits over which the tokens in flight are spread: the next is issued while the others still run."""
 
 
 class Ahead:
     """One run of tokens, each drawn by the plan `sampler_plan` from the logits of the plan `model_plan`."""
 
-    def __init__(self, device: Device, model_plan: Any, sampler_plan: Any, sampler: GpuSampler) -> None:
+    def __init__(
+        self, device: Device, model_plan: Any, sampler_plan: Any, sampler: GpuSampler, ms_per_token: float | None
+    ) -> None:
+        """`ms_per_token` is an estimate from an earlier run, if there was one."""
         self._device = device
         self._model = model_plan
         self._plan = sampler_plan
         self._sampler = sampler
         self._staging: list[Buffer] = []
-        self._ms: float | None = None
+        self.ms_per_token = ms_per_token
         self.python_seconds = 0.0
 
     async def groups(
@@ -46,13 +49,12 @@ class Ahead:
         """
         pending: deque[tuple[asyncio.Future[Any], Buffer]] = deque()
         submitted, received = first, first
-        size = 1
         last = time.perf_counter()
         try:
             while received < stop:
                 busy = time.perf_counter()
                 room = depth or self._room()
-                size = max(1, min(2 * size, -(-room // _GROUPS)))
+                size = max(1, -(-room // _GROUPS))
                 while submitted < stop and (not pending or submitted - received + size <= room):
                     steps = 1 if submitted == first else min(size, stop - submitted)
                     # The first token comes from logits that are there already.
@@ -67,8 +69,7 @@ class Ahead:
                 self._staging.append(staging)
                 group = parse(data.to_bytes())
                 now = time.perf_counter()
-                if received > first:
-                    self._note(1000 * (now - last) / len(group))
+                self._note(1000 * (now - last) / len(group))
                 last = now
                 received += len(group)
                 self.python_seconds += now - busy
@@ -103,10 +104,12 @@ class Ahead:
 
     def _room(self) -> int:
         """Tokens that may be in flight."""
-        if self._ms is None:
+        if self.ms_per_token is None:
             return 2
-        return max(1, min(MAX_AHEAD, int(STOP_MS / max(self._ms, 0.01))))
+        return max(1, min(MAX_AHEAD, int(STOP_MS / max(self.ms_per_token, 0.01))))
 
     def _note(self, ms: float) -> None:
-        # The first readings are waits of a nearly idle pipeline; the estimate falls quickly and rises slowly.
-        self._ms = ms if self._ms is None else min(ms, self._ms + 0.25 * (ms - self._ms))
+        # The first readings are waits for an idle pipeline, and too long; the estimate falls at once and rises slowly.
+        self.ms_per_token = (
+            ms if self.ms_per_token is None else min(ms, self.ms_per_token + 0.25 * (ms - self.ms_per_token))
+        )

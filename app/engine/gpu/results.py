@@ -12,7 +12,7 @@ RESULT_WORDS = 4 + 2 * TOP
 OK, BAD_LOGITS, UNDECIDED = 0, 1, 2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Drawn:
     """One token as the GPU chose it."""
 
@@ -32,9 +32,10 @@ def parse(data: bytes) -> list[Drawn]:
     """Read the results of some tokens, laid out as wgsl/lib/choose.wgsl says."""
     words = np.frombuffer(data, np.uint32).reshape(-1, RESULT_WORDS)
     floats = words.view(np.float32)
-    drawn = []
-    for row, values in zip(words.tolist(), floats.tolist(), strict=True):
-        count = min(row[3], TOP)
-        top = list(zip(row[4 : 4 + count], values[4 + TOP : 4 + TOP + count], strict=True))
-        drawn.append(Drawn(row[0], values[1], row[2], top))
-    return drawn
+    ids, statuses, counts = (words[:, column].tolist() for column in (0, 2, 3))
+    tops: list[list[tuple[int, float]]] = [[] for _ in ids]
+    if any(counts):
+        for row, count in enumerate(counts):
+            ranked, logprobs = words[row, 4 : 4 + count], floats[row, 4 + TOP : 4 + TOP + count]
+            tops[row] = list(zip(ranked.tolist(), logprobs.tolist(), strict=True))
+    return list(map(Drawn, ids, floats[:, 1].tolist(), statuses, tops))

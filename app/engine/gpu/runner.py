@@ -49,6 +49,7 @@ class GpuRunner:
         self._sampler: GpuSampler | None = None
         self._drawn = 0
         self.python_seconds = 0.0
+        self._ms_per_token: float | None = None
 
     @classmethod
     async def create(
@@ -149,7 +150,7 @@ class GpuRunner:
         while len(tokens) - len(history) < len(uniforms):
             done = len(tokens) - len(history)
             plan = sampler.begin(rules, top=top, uniforms=uniforms, history=tokens)
-            ahead = Ahead(self.device, self._plans["decode"].js, plan, sampler)
+            ahead = Ahead(self.device, self._plans["decode"].js, plan, sampler, self._ms_per_token)
             undecided = False
             async with aclosing(ahead.groups(len(tokens), first=done, stop=len(uniforms), depth=depth)) as groups:
                 async for group in groups:
@@ -168,6 +169,7 @@ class GpuRunner:
                     if undecided:
                         break
             self.python_seconds += ahead.python_seconds
+            self._ms_per_token = ahead.ms_per_token
             if undecided:
                 # The logits have been overwritten since: compute them again, and choose in Python.
                 logits = await self._logits_after(tokens)

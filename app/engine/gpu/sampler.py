@@ -1,6 +1,6 @@
 """Sampling on the GPU: the same rules as `sampling.py`, over the whole vocabulary, without a readback of the logits.
 
-A plan of one to five dispatches follows the model's in each pass. It writes the chosen token where the embedding reads
+A plan of two to five dispatches follows the model's in each pass. It writes the chosen token where the embedding reads
 it, so that the GPU goes on by itself; what Python wants to know waits in a ring of results.
 """
 
@@ -37,7 +37,7 @@ class GpuSampler:
         self._uniforms = create(4 * ring, "sampler")
         self._seen = create(4 * -(-n_vocab // 32), "sampler")
         self._blocks = create(24 * blocks, "sampler")
-        self._work = create(4 * (_BINS + 1 + 2 * _CANDIDATES), "sampler")
+        self._work = create(4 * (_BINS + 2 + 2 * _CANDIDATES), "sampler")
         self._rules = create(32, "sampler", UNIFORM | COPY_DST)
         self._grid = blocks
         self._plans: dict[str, Any] = {}
