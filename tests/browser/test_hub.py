@@ -130,6 +130,15 @@ def test_a_passing_fault_is_only_a_delay(page: Page, hub: Hub, kind: str) -> Non
     assert np.array_equal(logits(page), untroubled)
 
 
+def test_compressed_answers_are_read(page: Page, hub: Hub) -> None:
+    load(page, hub)
+    untroubled = logits(page)
+    for file in (BIG, SMALL, "tokenizer.json"):
+        hub.fail(file, "gzip")
+    load(page, hub)
+    assert np.array_equal(logits(page), untroubled)
+
+
 def test_a_cut_that_stays_is_explained(page: Page, hub: Hub) -> None:
     hub.fail(BIG, "cut", after=1)
     name, message = failure(page, hub)

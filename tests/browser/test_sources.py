@@ -1,9 +1,11 @@
 """Models from elsewhere than an open hub: with a token, from a mirror, from a folder on the user's disk."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page
 
@@ -11,6 +13,8 @@ from tests.browser.conftest import Launch
 from tests.browser.waiting import evaluate
 from tests.hub_double import Hub, hub_double
 from tests.models import write_tiny
+from weights_tool.__main__ import main
+from weights_tool.measure import logits as native_logits
 
 pytestmark = pytest.mark.browser
 
@@ -119,3 +123,20 @@ def test_files_without_a_config(page: Page, hub: Hub, tmp_path: Path) -> None:
     )
     assert name == "NotFoundError"
     assert "no config.json among the files" in message
+
+
+def test_what_the_tools_wrote_computes_the_same_in_the_page(page: Page, hub: Hub, tmp_path: Path) -> None:
+    tiny, half = hub.folder / "me" / "tiny", hub.folder / "me" / "half"
+
+    def write() -> Any:
+        assert main(["convert", str(tiny), "--out", str(tmp_path / "converted")]) == 0
+        assert main(["quantize", str(tmp_path / "converted"), "--to", "f16", "--out", str(tmp_path / "half")]) == 0
+        assert main(["publish", str(tmp_path / "half"), "--out", str(half), "--max-file-mb", "0.2"]) == 0
+        return native_logits(half, [1, 2, 3])
+
+    # The tools run event loops of their own, and this thread is Playwright's.
+    with ThreadPoolExecutor() as threads:
+        expected = threads.submit(write).result()
+    load(page, model="me/half", hub=hub.url)
+    assert len({asked.file for asked in hub.requests(origin="cdn")}) > 1
+    assert np.abs(np.array(logits(page)) - expected).max() < 1e-4
