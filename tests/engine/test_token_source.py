@@ -18,6 +18,11 @@ from tests.engine.test_generate import FakeRunner
 class SelfSampling(FakeRunner):
     """Chooses tokens as a GPU would, two at a time."""
 
+    python_seconds = 0.0
+
+    async def gpu_times(self, ids: Sequence[int], new: int) -> dict[str, Any] | None:
+        return None
+
     def can_sample(self, rules: Rules, top: int) -> bool:
         return top <= 20
 

@@ -50,6 +50,7 @@ class GpuRunner:
         self._drawn = 0
         self.python_seconds = 0.0
         self._ms_per_token: float | None = None
+        self._prefill_from = Tuning.prefill_from
 
     @classmethod
     async def create(
@@ -79,6 +80,7 @@ class GpuRunner:
             unwritten=create(16, "activations"),
         )
         runner = cls(device, config, weights, fixed)
+        runner._prefill_from = tuning.prefill_from
         try:
             limits = FuseLimits(device.limits["maxComputeWorkgroupStorageSize"])
             for name, rows in (("prefill", chunk), ("decode", 1)):
@@ -111,7 +113,7 @@ class GpuRunner:
         self.device.check()
         start = 0
         while start < len(ids):
-            plan = self._plans["decode" if len(ids) - start == 1 else "prefill"]
+            plan = self._plans["prefill" if len(ids) - start >= self._prefill_from else "decode"]
             piece = ids[start : start + plan.rows]
             start += len(piece)
             self.device.write(self._fixed.ids, np.asarray(piece, np.uint32))
@@ -212,17 +214,22 @@ class GpuRunner:
 
             return await run(max(1, min(100, int(_TIMED_MS / max(await run(1), 0.05)))))
 
-        kernels: dict[str, float] = {}
-        for plan, dispatches in ((decode.js, decode.dispatches), (greedy, None)):
-            for index in range(int(plan.pipelines.length)):
-                name = "sample" if dispatches is None else describe(dispatches[index])
-                kernels[name] = kernels.get(name, 0.0) + await per_run([plan], index, index + 1, 1, middle)
+        async def by_kernel(plan: Any, names: list[str], rows: int, length: int) -> dict[str, float]:
+            total: dict[str, float] = {}
+            for index, name in enumerate(names):
+                total[name] = total.get(name, 0.0) + await per_run([plan], index, index + 1, rows, length)
+            return total
+
+        kernels = await by_kernel(decode.js, [describe(dispatch) for dispatch in decode.dispatches], 1, middle)
+        kernels |= await by_kernel(greedy, ["sample"] * self._sampler.dispatches(greedy), 1, middle)
         weights = sum(layout.nbytes for name, layout in self.weights.layouts.items() if name != "wpe.weight")
         ms = await per_run([decode.js, greedy], 0, 1 << 20, 1, middle)
         rows = min(len(ids), prefill.rows)
+        names = [describe(dispatch) for dispatch in prefill.dispatches]
         self.rewind(0)
         return {
             "prefill_ms": await per_run([prefill.js], 0, 1 << 20, rows, rows),
+            "prefill_kernels_ms": await by_kernel(prefill.js, names, rows, rows),
             "ms_per_token": ms,
             "kernels_ms": kernels,
             "dispatches_per_token": decode.count + self._sampler.dispatches(greedy),

@@ -38,6 +38,8 @@ class Tuning:
     """Positions that one workgroup of attend_split takes."""
     attend_threads: int = 256
     """Threads in a workgroup of attend_split, a multiple of `split`."""
+    prefill_from: int = 2
+    """Tokens of a prompt from which the tiled plan is worth it; fewer are read one after the other."""
     sampler_threads: int = 128
     """Threads in a workgroup of the sampler's kernels."""
 

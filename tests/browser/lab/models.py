@@ -48,7 +48,8 @@ async def load(
         checkpoint.config,
         weights,
         rules=RULES if rules is None else rules,
-        tuning=None if tuning is None else Tuning(**tuning),
+        # A software adapter would rather read short prompts token by token; here the tiled kernels are wanted.
+        tuning=replace(gpu.tuning(), prefill_from=2) if tuning is None else Tuning(**tuning),
         chunk=chunk,
     )
 
