@@ -51,6 +51,7 @@
  * @property {string|string[]} [stop]
  * @property {boolean|number} [logprobs]
  * @property {"auto"|"gpu"|"python"} [sampler] where tokens are chosen; "auto": on the GPU where it can
+ * @property {"end"|"slide"} [on_full] when the context is full: end, or go on from the text's last half context
  * @property {number} [depth] tokens that the GPU computes ahead; missing: as many as keep it busy
  *
  * @typedef {{id: number, text: string, logprob: number}} Candidate

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.engine.errors import OptionError
@@ -72,27 +72,34 @@ async def generate(
 ) -> AsyncGenerator[Started | list[TokenEvent] | Result, None]:
     """Yield one Started, then a TokenEvent for each token, in groups as they become known, then one Result.
 
-    Whatever the runner's cache holds is forgotten. The prompt is read in chunks of `prefill_chunk` tokens (None: all
-    at once), and `cancelled` is asked between chunks and tokens, after the event loop has had its turn. Raises
-    OptionError for ids outside the vocabulary or an empty prompt without an `eos_id` to start from,
-    NonFiniteLogitsError, and what the runner raises.
+    What the runner's cache has in common with the prompt's beginning is kept, the rest forgotten. The prompt is read in
+    chunks of `prefill_chunk` tokens (None: all at once), and `cancelled` is asked between chunks and tokens, after the
+    event loop has had its turn. Raises OptionError for ids outside the vocabulary or an empty prompt without an
+    `eos_id` to start from, NonFiniteLogitsError, and what the runner raises.
     """
     called = time.perf_counter()
     prompt_ids, truncated = _prompt_ids(runner, tokenizer, options, eos_id)
     yield Started(prompt_ids=prompt_ids, truncated=truncated, seed=options.seed)
 
-    room = runner.n_ctx - len(prompt_ids)
-    limit = min(options.max_new_tokens, room)
-    finish = "length" if limit == options.max_new_tokens else "context"
+    slides = options.on_full == "slide"
+    # Generation ends here at the latest; what the stop filter holds back is then let go with the last token.
+    most = options.max_new_tokens if slides else min(options.max_new_tokens, runner.n_ctx - len(prompt_ids))
     decoder, stops = StreamDecoder(tokenizer), StopFilter(options.stop)
     text: list[str] = []
     events: list[TokenEvent] = []
     times: list[float] = []
 
-    runner.rewind(0)
     started = time.perf_counter()
-    if await _prefill(runner, prompt_ids, prefill_chunk, cancelled):
-        tokens = (source or source_for(runner, options))(runner, prompt_ids, options, limit)
+    window, finish = prompt_ids, ""
+    while not finish:
+        # What the cache holds of this text already need not be read again, but for its last token's logits.
+        runner.rewind(min(_common_prefix(runner.tokens, window), len(window) - 1))
+        if not await _prefill(runner, window[runner.length :], prefill_chunk, cancelled):
+            finish = "cancelled"
+            break
+        done = len(events)
+        limit = min(options.max_new_tokens - done, runner.n_ctx - len(window))
+        tokens = (source or source_for(runner, options))(runner, window, options, limit, done)
         try:
             async for tokens_of_group in tokens:
                 await asyncio.sleep(0)
@@ -101,29 +108,30 @@ async def generate(
                     break
                 times += [time.perf_counter()] * len(tokens_of_group)
                 group: list[TokenEvent] = []
-                ended = None
                 for token in tokens_of_group:
                     if token.id == eos_id:
-                        ended = "eos"
+                        finish = "eos"
                         break
                     shown = stops.push(decoder.push(token.id))
-                    if len(events) + len(group) + 1 == limit:
+                    if len(events) + len(group) + 1 == most:
                         shown += stops.flush()
                     group.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top))
                     if stops.stopped:
-                        ended = "stop"
+                        finish = "stop"
                         break
                 events += group
                 text += [event.text for event in group]
                 if group:
                     yield group
-                if ended:
-                    finish = ended
+                if finish:
                     break
         finally:
             await tokens.aclose()
-    else:
-        finish = "cancelled"
+        if not finish and len(events) >= most:
+            finish = "length" if len(events) == options.max_new_tokens else "context"
+        if not finish:
+            new = [event.id for event in events[done:] if event.id is not None]
+            window = [*window, *new][-max(1, runner.n_ctx // 2) :]
     if held := stops.flush():
         text.append(held)
         yield [TokenEvent(text=held)]
@@ -155,6 +163,10 @@ async def _prefill(runner: Runner, ids: list[int], chunk: int | None, cancelled:
             return False
         await runner.feed(ids[start : start + step])
     return True
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _prompt_ids(runner: Runner, tokenizer: Tokenizer, options: Options, eos_id: int | None) -> tuple[list[int], bool]:

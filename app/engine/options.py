@@ -20,6 +20,11 @@ MAX_STOPS, MAX_STOP_LENGTH = 16, 1000
 
 _TOKEN = re.compile(r"[!-~]{1,500}", re.ASCII)
 _RULES = tuple(rule.name for rule in fields(Rules))
+_OPTIONS = (
+    *("prompt", "ids", "max_new_tokens"),
+    *_RULES,
+    *("seed", "stop", "logprobs", "sampler", "on_full", "depth"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,8 @@ class Options:
     top: int = 0
     """Report so many of the likeliest tokens at each step as well."""
     sampler: str = "auto"
+    on_full: str = "end"
+    """When the context is full: "end", or "slide": go on from the text's last half context."""
     depth: int | None = None
     """Tokens that a GPU computes before the first of them is read back; None: as many as keep it busy."""
 
@@ -95,10 +102,12 @@ def parse_options(raw: object) -> Options:
 
     Options are `prompt` or `ids`, `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
     `seed`, `stop` (a string or several), `logprobs` (true, or how many of the likeliest tokens to report with each
-    token), `sampler` and `depth`. Raises OptionError.
+    token), `sampler`, `on_full` and `depth`. Raises OptionError.
     """
     given = _given(raw)
-    _refuse_unknown(given, ("prompt", "ids", "max_new_tokens", *_RULES, "seed", "stop", "logprobs", "sampler", "depth"))
+    _refuse_unknown(
+        given, ("prompt", "ids", "max_new_tokens", *_RULES, "seed", "stop", "logprobs", "sampler", "on_full", "depth")
+    )
     if "prompt" in given and "ids" in given:
         raise OptionError("Give either prompt or ids, not both.")
     prompt = given.get("prompt")
@@ -109,6 +118,9 @@ def parse_options(raw: object) -> Options:
     sampler = given.get("sampler", Options.sampler)
     if sampler not in SAMPLERS:
         raise OptionError(f"sampler must be one of {', '.join(SAMPLERS)}, not {_shown(sampler)}.")
+    on_full = given.get("on_full", Options.on_full)
+    if on_full not in ("end", "slide"):
+        raise OptionError(f"on_full must be one of end, slide, not {_shown(on_full)}.")
     return Options(
         prompt=prompt,
         ids=parse_ids("ids", given["ids"]) if "ids" in given else None,
@@ -119,6 +131,7 @@ def parse_options(raw: object) -> Options:
         logprobs=logprobs is not False,
         top=0 if isinstance(logprobs, bool) else _whole("logprobs", logprobs, 0, MAX_TOP),
         sampler=sampler,
+        on_full=on_full,
         depth=_whole("depth", given["depth"], 1, MAX_DEPTH) if "depth" in given else None,
     )
 

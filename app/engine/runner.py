@@ -19,8 +19,14 @@ class Runner(Protocol):
     """Positions that the cache holds."""
     n_vocab: int
     """Length of a logits vector."""
-    length: int
-    """Tokens in the cache."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens are in the cache."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Which they are."""
 
     async def feed(self, ids: Sequence[int]) -> None:
         """Append `ids` (at least one; `length + len(ids) <= n_ctx`) and compute the logits after the last of them."""

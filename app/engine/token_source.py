@@ -30,21 +30,22 @@ class Token:
     """The model's likeliest tokens and their log-probabilities, as many as the options ask for."""
 
 
-TokenSource = Callable[[Runner, Sequence[int], Options, int], AsyncGenerator[list[Token], None]]
-"""(runner, prompt_ids, options, limit) -> at most `limit` tokens that follow the prompt."""
+TokenSource = Callable[[Runner, Sequence[int], Options, int, int], AsyncGenerator[list[Token], None]]
+"""(runner, ids, options, limit, done) -> at most `limit` tokens that follow `ids`, which the cache holds. Before them,
+`done` tokens of this generation were drawn."""
 
 
-def uniforms(seed: int, count: int) -> NDArray[np.float32]:
+def uniforms(seed: int, count: int, *, skip: int = 0) -> NDArray[np.float32]:
     """The numbers in [0, 1) by which tokens are drawn, one a token: the same for every source, so in f32."""
-    return np.random.default_rng(seed).random(count, dtype=np.float32)
+    return np.random.default_rng(seed).random(skip + count, dtype=np.float32)[skip:]
 
 
 async def sampled_in_python(
-    runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int
+    runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int, done: int = 0
 ) -> AsyncGenerator[list[Token], None]:
     """Read the logits back for each token and choose with `sampling.sample`."""
     history = list(prompt_ids)
-    for step, uniform in enumerate(uniforms(options.seed, limit).tolist()):
+    for step, uniform in enumerate(uniforms(options.seed, limit, skip=done).tolist()):
         if step:
             await runner.feed(history[-1:])
         logits = await runner.logits()
@@ -54,10 +55,10 @@ async def sampled_in_python(
 
 
 async def sampled_on_gpu(
-    runner: SamplingRunner, prompt_ids: Sequence[int], options: Options, limit: int
+    runner: SamplingRunner, prompt_ids: Sequence[int], options: Options, limit: int, done: int = 0
 ) -> AsyncGenerator[list[Token], None]:
     """Leave the choice to the runner, which never waits for Python."""
-    numbers = uniforms(options.seed, limit)
+    numbers = uniforms(options.seed, limit, skip=done)
     groups = runner.sample(options.rules, uniforms=numbers, history=prompt_ids, top=options.top, depth=options.depth)
     async with aclosing(groups):
         async for group in groups:

@@ -46,9 +46,13 @@ class FakeRunner:
         logits = np.random.default_rng(self.cache[: self.length]).normal(size=self.n_vocab).astype(np.float32)
         if self.start is None:
             self.start = self.length
-        if self.length - self.start < len(self._script):
+        if 0 <= self.length - self.start < len(self._script):
             logits[self._script[self.length - self.start]] = 50
         return logits
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.cache[: self.length]
 
     def rewind(self, length: int) -> None:
         self.length = length
@@ -345,7 +349,7 @@ async def test_another_source_of_tokens_may_run_ahead_and_is_closed() -> None:
     closed = False
 
     async def ahead(
-        runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int
+        runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int, done: int
     ) -> AsyncGenerator[list[Token], None]:
         nonlocal closed
         try:
@@ -372,7 +376,7 @@ async def test_leaving_early_closes_the_source() -> None:
     closed = asyncio.Event()
 
     async def endless(
-        runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int
+        runner: Runner, prompt_ids: Sequence[int], options: Options, limit: int, done: int
     ) -> AsyncGenerator[list[Token], None]:
         try:
             while True:
@@ -386,3 +390,31 @@ async def test_leaving_early_closes_the_source() -> None:
             if isinstance(event, list):
                 break
     assert closed.is_set()
+
+
+async def test_a_prompt_that_begins_like_the_last_one_is_only_read_from_there() -> None:
+    runner = FakeRunner()
+    await result_of(runner, {"ids": [1, 2, 3, 4, 5], "max_new_tokens": 2})
+    runner.feeds.clear()
+    again = await result_of(runner, {"ids": [1, 2, 3, 9, 9], "max_new_tokens": 2})
+    assert runner.feeds[0] == [9, 9]
+    assert again.ids == (await result_of(FakeRunner(), {"ids": [1, 2, 3, 9, 9], "max_new_tokens": 2})).ids
+    runner.feeds.clear()
+    await result_of(runner, {"ids": [1, 2, 3, 9, 9], "max_new_tokens": 2})
+    assert runner.feeds[0] == [9]
+
+
+async def test_a_full_context_may_slide() -> None:
+    runner = FakeRunner(n_ctx=16)
+    prompt = list(range(1, 11))
+    options = {"ids": prompt, "max_new_tokens": 40, "temperature": 1, "seed": 4}
+    result = await result_of(runner, options | {"on_full": "slide"}, eos_id=None)
+    assert (len(result.ids), result.finish) == (40, "length")
+    ended = await result_of(FakeRunner(n_ctx=16), options, eos_id=None)
+    assert (len(ended.ids), ended.finish) == (6, "context")
+    assert result.ids[:6] == ended.ids
+    # after the slide the model sees the last eight tokens, and the uniform numbers go on where they were
+    follow = FakeRunner(n_ctx=16)
+    await follow.feed([*prompt, *result.ids[:6]][-8:])
+    number = np.random.default_rng(4).random(7, dtype=np.float32)[6]
+    assert result.ids[6] == sample(await follow.logits(), Rules(temperature=1), float(number)).id

@@ -43,7 +43,7 @@ class GpuRunner:
         self.weights = weights
         self.n_ctx = config.n_ctx
         self.n_vocab = config.n_vocab
-        self.length = 0
+        self.tokens: list[int] = []
         self._fixed = fixed
         self._plans: dict[str, Plan] = {}
         self._sampler: GpuSampler | None = None
@@ -107,6 +107,11 @@ class GpuRunner:
             raise
         return runner
 
+    @property
+    def length(self) -> int:
+        """See `Runner.length`."""
+        return len(self.tokens)
+
     async def feed(self, ids: Sequence[int]) -> None:
         """See `Runner.feed`."""
         assert 0 < len(ids) <= self.n_ctx - self.length, "the cache is full"
@@ -118,7 +123,7 @@ class GpuRunner:
             start += len(piece)
             self.device.write(self._fixed.ids, np.asarray(piece, np.uint32))
             self.device.write(self._fixed.step, np.array([self.length, len(piece), self._drawn, 0], np.uint32))
-            self.length += len(piece)
+            self.tokens += piece
             plan.submit(rows=len(piece), length=self.length, logits=start == len(ids))
 
     async def logits(self) -> NDArray[np.float32]:
@@ -163,8 +168,8 @@ class GpuRunner:
                             break
                         if drawn.status == BAD_LOGITS:
                             await self._raise_bad_logits(tokens)
+                        self.tokens = list(tokens)  # what runs ahead of here does not count
                         tokens.append(drawn.id)
-                        self.length = len(tokens) - 1  # what runs ahead does not count
                         kept.append(drawn)
                     if kept:
                         yield kept
@@ -239,7 +244,7 @@ class GpuRunner:
 
     def rewind(self, length: int) -> None:
         """See `Runner.rewind`."""
-        self.length = min(self.length, length)
+        del self.tokens[length:]
 
     def memory(self) -> dict[str, int]:
         """See `Runner.memory`."""

@@ -119,7 +119,7 @@ class EagerRunner:
         self.config = config
         self.n_ctx = config.n_ctx
         self.n_vocab = config.n_vocab
-        self.length = 0
+        self.tokens: list[int] = []
         self._params = nest(params)
         self._weight_bytes = sum(array.nbytes for array in params.values())
         shape = (2, config.n_ctx, config.n_head, config.head_dim)
@@ -131,7 +131,12 @@ class EagerRunner:
         ops = EagerOps(self.length)
         ids_array = np.asarray(ids, dtype=np.int64)
         self._logits = gpt2(ids_array, self._params, self._cache, config=self.config, ops=ops)[0]
-        self.length += len(ids)
+        self.tokens += ids
+
+    @property
+    def length(self) -> int:
+        """See `Runner.length`."""
+        return len(self.tokens)
 
     async def logits(self) -> Array:
         """See `Runner.logits`."""
@@ -140,7 +145,7 @@ class EagerRunner:
 
     def rewind(self, length: int) -> None:
         """See `Runner.rewind`."""
-        self.length = min(self.length, length)
+        del self.tokens[length:]
 
     def memory(self) -> dict[str, int]:
         """See `Runner.memory`."""
