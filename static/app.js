@@ -3,10 +3,12 @@
 
 import { lm } from "./lm.js";
 import { duration, integer, parameters, plural, rate, size } from "./format.js";
-import { known, nameOf } from "./models.js";
+import { STORY, known, nameOf } from "./models.js";
+import { FolderPicker } from "./folder.js";
 import { Notices } from "./notices.js";
 import { Settings } from "./settings.js";
 import { Sheet } from "./sheet.js";
+import { StorageView } from "./storage.js";
 
 /** @param {string} id */
 const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
@@ -23,8 +25,10 @@ const progress = /** @type {HTMLProgressElement} */ (element("progress"));
 const notices = new Notices();
 /** @type {import("./lm.js").Loaded|null} */
 let loaded = null;
-/** The options that `loaded` was loaded with. */
+/** The choice that `loaded` came from. */
 let loadedWith = "";
+/** Its name for people. */
+let loadedName = "";
 /** A load that is under way, and what it was asked for. @type {Promise<void>|null} */
 let loading = null;
 let generating = false;
@@ -36,6 +40,12 @@ let gpu = null;
 
 const settings = new Settings(() => update());
 const sheet = new Sheet(() => update());
+const storage = new StorageView(() => update());
+new FolderPicker((folder) => {
+  settings.folder = folder;
+  update();
+  if (!loading && !generating) loadChosen();
+});
 
 /** @param {string} text @param {string} state */
 function say(text, state) {
@@ -46,7 +56,7 @@ function say(text, state) {
 /** Bring every control in line with the state above. */
 function update() {
   const busy = loading !== null || generating;
-  const current = loaded !== null && loadedWith === JSON.stringify(settings.loadOptions());
+  const current = loaded !== null && loadedWith === settings.choice;
   document.body.dataset.engine = generating && !loading ? "generating" : loading ? "loading" : loaded ? "ready" : "none";
 
   button("generate").disabled = generating || failed;
@@ -59,11 +69,13 @@ function update() {
   const load = button("load");
   load.disabled = busy || failed || settings.model === "";
   const model = known(settings.model);
-  const wanted = model?.id === "story" || !model ? "Load" : `Load ${size(model.download)}`;
-  load.textContent = loading ? "Loading" : wanted;
+  const wanted = model && model !== STORY ? `Load ${size(model.download)}` : "Load";
+  const stored = !settings.local && storage.has(settings.model);
+  load.textContent = loading ? "Loading" : stored ? "Load from storage" : wanted;
   load.hidden = current;
   element("model-facts").textContent = facts(current ? loaded : null);
-  element("tab-name").textContent = loaded ? nameOf(loaded.model) : loading ? nameOf(settings.model) : "No model yet";
+  element("tab-name").textContent =
+    (loaded ? loadedName : loading ? nameOf(settings.model) : "No model yet") || "No model yet";
 }
 
 /** @param {import("./lm.js").Loaded|null} model the one that is chosen, if it is loaded */
@@ -80,25 +92,34 @@ function facts(model) {
 
 /** Load what is chosen. Rejects with the engine's error. */
 function load() {
-  const options = settings.loadOptions();
-  if (!options.model) {
+  const { model: name, local, choice } = settings;
+  if (!name) {
     settings.focusModel();
-    return Promise.reject(Object.assign(new Error("Name a repository, or give an address."), { name: "OptionError" }));
+    const message = local ? "Choose the folder of a model." : "Name a repository, or give an address.";
+    return Promise.reject(Object.assign(new Error(message), { name: "OptionError" }));
   }
   notices.clear();
+  figures.replaceChildren();
   loaded = null;
   showProgress(null);
   loading = lm
-    .load(options)
+    .load(settings.loadOptions())
     .then((model) => {
       loaded = model;
-      loadedWith = JSON.stringify(options);
+      loadedName = nameOf(name);
+      loadedWith = choice;
       showDevice();
+      show(origins(model));
+      if (model.storage.reason) notices.notKept(model.storage.reason);
+      // One that is not kept would start a download at the next visit. A folder has to be picked again.
+      if (!local) settings.remember(model.storage.kept ? name : null);
     })
     .finally(() => {
       loading = null;
       progress.hidden = true;
+      if (loaded === null) figures.replaceChildren();
       update();
+      storage.refresh();
     });
   update();
   return loading;
@@ -112,6 +133,29 @@ async function loadChosen() {
   }
 }
 
+function loadStory() {
+  settings.model = STORY.id;
+  update();
+  return loadChosen();
+}
+
+/** Load the model of the last visit if it is still there; a visit alone starts no download. */
+async function loadRemembered() {
+  await storage.refresh();
+  if (storage.has(settings.model)) return loadChosen();
+  if (loading || loaded) return;
+  const download = known(settings.model)?.download;
+  const error = new Error(`${nameOf(settings.model)} was deleted, or the browser cleared it. It can be downloaded again.`);
+  error.name = "NotKeptError";
+  say("No model is loaded", "idle");
+  notices.problem(error, loadChosen, toStory(), download ? `Download ${size(download)}` : "Download");
+}
+
+/** What to offer when another model does not load. */
+function toStory() {
+  return settings.local || settings.model !== STORY.id ? { label: "Use the story model", act: loadStory } : null;
+}
+
 async function generate() {
   if (generating || failed) return;
   generating = true;
@@ -121,7 +165,7 @@ async function generate() {
   try {
     sheet.begin();
     if (loading) await loading;
-    else if (!loaded || loadedWith !== JSON.stringify(settings.loadOptions())) await load();
+    else if (!loaded || loadedWith !== settings.choice) await load();
     if (given_up) return;
     update();
     meter.start();
@@ -148,7 +192,9 @@ function report(error, retry) {
   if (failed) return;
   if (error instanceof Error && error.name === "CancelledError") return say("Loading was cancelled", "idle");
   say("That did not work", "failed");
-  notices.problem(error, retry);
+  const gated = error instanceof Error && error.name === "GatedError";
+  const token = { label: "Enter a token", act: () => settings.askForToken() };
+  notices.problem(error, retry, loaded ? null : gated ? token : toStory());
 }
 
 /** @param {import("./lm.js").Completion} result */
@@ -163,6 +209,15 @@ function outcome({ finish, truncated, prompt_ids, ids }) {
   };
   const cut = truncated ? ` The text was too long: the model read its last ${integer(prompt_ids.length)} tokens.` : "";
   return `${ends[finish]}.${cut}`;
+}
+
+/** Where a model came from, and how long that took. @param {import("./lm.js").Loaded} model */
+function origins({ downloaded, cached, seconds }) {
+  return [
+    ...(cached ? [`${size(cached)} from storage`] : []),
+    ...(downloaded && loadedName !== nameOf(STORY.id) ? [`${size(downloaded)} downloaded`] : []),
+    `loaded in ${duration(1000 * seconds)}`,
+  ];
 }
 
 /** @param {import("./lm.js").Progress|null} data */
@@ -254,7 +309,8 @@ lm.on("status", ({ state, text, model }) => {
   // Someone else may have loaded or freed a model, through window.lm.
   if (model && JSON.stringify(model) !== JSON.stringify(loaded)) {
     settings.model = model.revision && model.revision !== "main" ? `${model.model}@${model.revision}` : model.model;
-    loadedWith = JSON.stringify(settings.loadOptions());
+    loadedWith = settings.choice;
+    loadedName = nameOf(model.model);
   }
   loaded = model;
   showDevice();
@@ -262,9 +318,16 @@ lm.on("status", ({ state, text, model }) => {
 });
 lm.on("progress", (data) => {
   showProgress(data);
-  const doing = data.cached > 0 && data.downloaded === 0 ? "Reading from storage" : "Downloading";
-  const left = data.seconds_left ? `, ${duration(1000 * Math.ceil(data.seconds_left))} left` : "";
-  say(`${doing} ${nameOf(data.model)}: ${size(data.loaded)} of ${size(data.total)}${left}`, "loading");
+  const stored = data.cached > 0 && data.downloaded === 0;
+  const doing = settings.local && loading ? "Reading" : stored ? "Reading from storage" : "Downloading";
+  const name = settings.local && loading ? settings.model : nameOf(data.model);
+  say(`${doing} ${name}: ${size(data.loaded)} of ${size(data.total)}`, "loading");
+  show([
+    data.part,
+    ...(data.cached && !stored ? [`${size(data.cached)} from storage`] : []),
+    ...(data.speed ? [`${size(data.speed)}/s`] : []),
+    ...(data.seconds_left ? [`${duration(1000 * Math.ceil(data.seconds_left))} left`] : []),
+  ]);
 });
 lm.on("token", ({ id, text }) => {
   if (!generating) return; // someone else's generation, through window.lm
@@ -319,7 +382,8 @@ async function start() {
   if (/Mac|iPhone|iPad/.test(navigator.userAgent)) element("generate-key").textContent = "⌘ ↵";
   sheet.prompt = firstPrompt();
   sheet.focus();
-  loadChosen();
+  if (settings.remembered && settings.model !== STORY.id) loadRemembered();
+  else loadChosen();
   try {
     const info = await lm.ready;
     gpu = info.gpu;

@@ -24,6 +24,7 @@ const HUB = [
 ];
 
 export const CUSTOM = "custom";
+export const FOLDER = "folder";
 const BY_ID = new Map([STORY, ...HUB].map((model) => [model.id, model]));
 
 /** @param {string} id */
@@ -42,7 +43,8 @@ export function fillPicker(select) {
     "From the hub",
     HUB.map((model) => new Option(`${nameOf(model.id)}, ${size(model.download)}`, model.id)),
   );
-  select.replaceChildren(local, hub, group("Your own", [new Option("Another GPT-2", CUSTOM)]));
+  const own = [new Option("Another GPT-2", CUSTOM), new Option("A folder on this device", FOLDER)];
+  select.replaceChildren(local, hub, group("Your own", own));
 }
 
 /** @param {string} label @param {HTMLOptionElement[]} options */

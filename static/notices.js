@@ -8,6 +8,7 @@ const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id))
 const TITLES = {
   BootError: "Python did not start",
   BusyError: "One thing at a time",
+  ChecksumError: "The model's files are damaged",
   DeviceLostError: "The GPU was lost",
   EngineCrash: "The engine stopped",
   GatedError: "The model is private or gated",
@@ -16,6 +17,7 @@ const TITLES = {
   ModelFileError: "The model's files are damaged",
   NetworkError: "No connection",
   NonFiniteLogitsError: "The model gave no usable numbers",
+  NotKeptError: "The model is not stored here any more",
   NotFoundError: "There is no such model",
   OptionError: "A setting is out of range",
   RangeError: "The server cannot send parts of files",
@@ -37,15 +39,23 @@ function missingPart() {
 
 export class Notices {
   #retry = () => {};
+  #other = () => {};
 
   constructor() {
     element("no-webgpu-close").addEventListener("click", () => {
       element("no-webgpu").hidden = true;
     });
+    element("not-kept-close").addEventListener("click", () => {
+      element("not-kept").hidden = true;
+    });
     element("problem-close").addEventListener("click", () => this.clear());
     element("problem-retry").addEventListener("click", () => {
       this.clear();
       this.#retry();
+    });
+    element("problem-other").addEventListener("click", () => {
+      this.clear();
+      this.#other();
     });
   }
 
@@ -56,11 +66,25 @@ export class Notices {
     element("no-webgpu").hidden = false;
   }
 
-  /** @param {unknown} error @param {() => void} retry */
-  problem(error, retry) {
+  /** @param {string} reason as in `Loaded.storage` */
+  notKept(reason) {
+    element("not-kept-text").textContent = `It works, and loading it again starts anew: ${reason.replace(/\.$/, "")}.`;
+    element("not-kept").hidden = false;
+  }
+
+  /**
+   * @param {unknown} error @param {() => void} retry
+   * @param {{label: string, act: () => void}|null} [other] something else to do about it
+   * @param {string} [label] of retrying
+   */
+  problem(error, retry, other = null, label = "Retry") {
     const { name, message } = error instanceof Error ? error : { name: "", message: String(error) };
     element("problem-title").textContent = TITLES[name] ?? "That did not work";
     element("problem-text").textContent = message;
+    element("problem-retry").textContent = label;
+    element("problem-other").textContent = other?.label ?? "";
+    element("problem-other").hidden = other === null;
+    this.#other = other?.act ?? (() => {});
     element("problem").hidden = false;
     element("problem").scrollIntoView({ block: "nearest" });
     this.#retry = retry;
@@ -68,5 +92,6 @@ export class Notices {
 
   clear() {
     element("problem").hidden = true;
+    element("not-kept").hidden = true;
   }
 }

@@ -1,12 +1,15 @@
 // @ts-check
 /** The controls: what they hold, what the address asks for, and what is remembered between visits. */
 
-import { CUSTOM, STORY, fillPicker, known } from "./models.js";
+import { CUSTOM, FOLDER, STORY, fillPicker, known } from "./models.js";
 
 /** @typedef {import("./lm.js").GenerateOptions} GenerateOptions */
 /** @typedef {import("./lm.js").LoadOptions} LoadOptions */
+/** @typedef {import("./folder.js").Folder} Folder */
 
 const KEY = "tabgpt.settings";
+const MODEL_KEY = "tabgpt.model";
+const TOKEN_KEY = "tabgpt.token";
 /** What suits the story model, by its model card. @type {Record<string, string>} */
 const SAMPLING = {
   max_new_tokens: "200",
@@ -28,7 +31,14 @@ export class Settings {
   #input = (name) => /** @type {HTMLInputElement} */ (document.getElementById(name));
   #model = /** @type {HTMLSelectElement} */ (document.getElementById("model"));
   #custom = this.#input("custom");
+  #token = this.#input("token");
+  #keepToken = this.#input("token-keep");
   #limits = "adapter";
+  /** @type {Folder|null} */
+  #folder = null;
+  #tokenWanted = false;
+  /** Whether the model is that of the last visit, rather than the address's or the story. */
+  remembered = false;
 
   /** @param {() => void} changed called when what is to be loaded has changed */
   constructor(changed) {
@@ -36,8 +46,10 @@ export class Settings {
     const query = new URLSearchParams(location.search);
     const saved = this.#saved();
     this.#fill({ ...SAMPLING, ...ENGINE, ...saved, ...this.#fromAddress(query) });
-    // The model is not remembered: without a cache, coming back would start a download of gigabytes, or fail offline.
-    this.model = query.get("model") ?? STORY.id;
+    const last = read(MODEL_KEY);
+    this.remembered = last !== null && !query.has("model");
+    this.model = query.get("model") ?? last ?? STORY.id;
+    this.#fillToken();
     if (query.get("limits") === "default") this.#limits = "default";
 
     for (const name of NAMES) {
@@ -46,6 +58,7 @@ export class Settings {
       input.addEventListener("change", () => {
         this.#correct(name);
         this.#save();
+        if (name === "hub") this.#fillToken();
         if (name in ENGINE) changed();
       });
     }
@@ -56,8 +69,9 @@ export class Settings {
       });
       slider.addEventListener("change", () => this.#save());
     }
+    for (const input of [this.#token, this.#keepToken]) input.addEventListener("change", () => this.#saveToken());
     this.#model.addEventListener("change", () => {
-      this.#showCustom();
+      this.#showFields();
       if (this.#model.value === CUSTOM) this.#custom.focus();
       changed();
     });
@@ -68,14 +82,46 @@ export class Settings {
     });
   }
 
+  /** The model's id, or the folder's name; empty if there is none yet. */
   get model() {
+    if (this.#model.value === FOLDER) return this.#folder?.name ?? "";
     return this.#model.value === CUSTOM ? this.#custom.value.trim() : this.#model.value;
   }
 
   set model(id) {
     this.#model.value = known(id) ? id : CUSTOM;
     if (!known(id)) this.#custom.value = id;
-    this.#showCustom();
+    this.#showFields();
+  }
+
+  /** Choose a folder on the user's disk. @param {Folder} folder */
+  set folder(folder) {
+    this.#folder = folder;
+    this.#model.value = FOLDER;
+    this.#showFields();
+  }
+
+  /** Whether the model comes from a folder on the user's disk. */
+  get local() {
+    return this.#model.value === FOLDER;
+  }
+
+  /** What tells one choice from another. */
+  get choice() {
+    const { token: _, files, ...options } = this.loadOptions();
+    return JSON.stringify({ ...options, files: files?.map(({ name, size, lastModified }) => [name, size, lastModified]) });
+  }
+
+  /** Remember the model for the next visit; null: begin with the story again. @param {string|null} model */
+  remember(model) {
+    write(MODEL_KEY, model);
+  }
+
+  /** Ask for an access token: the model turned out to need one. */
+  askForToken() {
+    this.#tokenWanted = true;
+    this.#showFields();
+    this.#token.focus();
   }
 
   /** @param {number} seed */
@@ -86,18 +132,21 @@ export class Settings {
 
   /** Put the cursor where the model's name is missing. */
   focusModel() {
-    (this.#model.value === CUSTOM ? this.#custom : this.#model).focus();
+    const folder = /** @type {HTMLElement} */ (document.getElementById("folder-choose"));
+    (this.local ? folder : this.#model.value === CUSTOM ? this.#custom : this.#model).focus();
   }
 
   /** @returns {LoadOptions} */
   loadOptions() {
-    const hub = this.#input("hub").value.trim();
+    const hub = this.#hub;
+    const token = this.#token.value.trim();
     return /** @type {LoadOptions} */ ({
-      model: this.model,
+      ...(this.local ? { files: this.#folder?.files ?? [] } : { model: this.model }),
       backend: this.#input("backend").value,
       precision: this.#input("precision").value,
       limits: this.#limits,
       ...(hub && { hub }),
+      ...(token && !this.local && { token }),
     });
   }
 
@@ -127,22 +176,35 @@ export class Settings {
     return { ...Object.fromEntries(named), ...(stop !== null && { stop_text: stop }) };
   }
 
+  get #hub() {
+    return this.#input("hub").value.trim();
+  }
+
+  /**
+   * Bring back the token that was given for this very hub. The hub may come from the address, so from whoever wrote a
+   * link: no other hub gets to see the token.
+   */
+  #fillToken() {
+    const { hub, token } = parsed(read(TOKEN_KEY)) ?? {};
+    const fits = typeof token === "string" && hub === this.#hub;
+    this.#token.value = fits ? token : "";
+    this.#keepToken.checked = fits;
+    this.#showFields();
+  }
+
+  #saveToken() {
+    const token = this.#token.value.trim();
+    write(TOKEN_KEY, this.#keepToken.checked && token ? JSON.stringify({ hub: this.#hub, token }) : null);
+  }
+
   /** @returns {Record<string, string>} */
   #saved() {
-    try {
-      const saved = Object.entries(JSON.parse(localStorage.getItem(KEY) ?? "{}"));
-      return Object.fromEntries(saved.filter(([name, value]) => NAMES.includes(name) && typeof value === "string"));
-    } catch {
-      return {}; // storage is blocked or damaged: the page works without it
-    }
+    const saved = Object.entries(parsed(read(KEY)) ?? {});
+    return Object.fromEntries(saved.filter(([name, value]) => NAMES.includes(name) && typeof value === "string"));
   }
 
   #save() {
-    try {
-      localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(NAMES.map((name) => [name, this.#input(name).value]))));
-    } catch {
-      // as above
-    }
+    write(KEY, JSON.stringify(Object.fromEntries(NAMES.map((name) => [name, this.#input(name).value]))));
   }
 
   /** @param {Record<string, string>} values */
@@ -170,9 +232,16 @@ export class Settings {
     this.#showSlider(name);
   }
 
-  #showCustom() {
-    const field = document.getElementById("custom-field");
-    if (field) field.hidden = this.#model.value !== CUSTOM;
+  /** Show what the choice of model needs. */
+  #showFields() {
+    const custom = this.#model.value === CUSTOM;
+    /** @param {string} id @param {boolean} shown */
+    const show = (id, shown) => document.getElementById(id)?.toggleAttribute("hidden", !shown);
+    show("custom-field", custom);
+    show("token-field", custom || (this.#tokenWanted && !this.local));
+    show("folder-field", this.local);
+    const name = document.getElementById("folder-name");
+    if (name && this.#folder) name.textContent = this.#folder.name;
   }
 
   /** @returns {NodeListOf<HTMLInputElement>} */
@@ -193,5 +262,33 @@ export class Settings {
   #paint(slider) {
     const [min, max] = [Number(slider.min), Number(slider.max)];
     slider.style.setProperty("--fill", `${(100 * (Number(slider.value) - min)) / (max - min)}%`);
+  }
+}
+
+/** @param {string} key */
+function read(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null; // storage is blocked: the page works without it
+  }
+}
+
+/** @param {string} key @param {string|null} value null: forget it */
+function write(key, value) {
+  try {
+    if (value === null) localStorage.removeItem(key);
+    else localStorage.setItem(key, value);
+  } catch {
+    // as above
+  }
+}
+
+/** @param {string|null} text @returns {any} */
+function parsed(text) {
+  try {
+    return JSON.parse(text ?? "null");
+  } catch {
+    return null;
   }
 }

@@ -80,9 +80,10 @@ async def inspect_source(source: Source, name: str) -> dict[str, Any]:
         found["faults"].append(f"{type(error).__name__}: {error}")
         return found
     specs = weight_specs(checkpoint.config)
-    needed = {spec.name for spec in specs}
+    needed = {spec.name for spec in checkpoint.stored(specs)}
     found |= {
         "config": asdict(checkpoint.config),
+        "format": checkpoint.scheme,
         "parameters": sum(prod(spec.shape) for spec in specs),
         "files": dict.fromkeys(checkpoint.files),
         "weights_bytes": checkpoint.total_bytes,
@@ -96,7 +97,8 @@ async def inspect_source(source: Source, name: str) -> dict[str, Any]:
     }
     try:
         check_tensors(checkpoint, specs)
-        requests = [request for window in plan(checkpoint.tensors, specs) for request in window.requests]
+        windows = plan(checkpoint.tensors, checkpoint.stored(specs))
+        requests = [request for window in windows for request in window.requests]
         found["page"] = {
             "requests": len(requests),
             "bytes": sum(request.stop - request.start for request in requests),
@@ -119,7 +121,8 @@ def _text(found: dict[str, Any]) -> str:
             f"{config['n_inner']}), context {config['n_ctx']}, vocabulary {config['n_vocab']}, {config['activation']}, "
             f"lm_head {'tied' if config['tied'] else 'separate'}"
         )
-        lines.append(f"  {found['parameters']:,} parameters, {found['weights_bytes']:,} bytes of weights")
+        stored = f" in tabgpt's format {found['format']}" if found["format"] else ""
+        lines.append(f"  {found['parameters']:,} parameters, {found['weights_bytes']:,} bytes of weights{stored}")
         lines += [f"  {name}" if size is None else f"  {name}: {size:,} bytes" for name, size in found["files"].items()]
         if found["page"]:
             page = found["page"]

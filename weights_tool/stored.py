@@ -12,7 +12,8 @@ import numpy as np
 
 from app.engine.errors import ModelFileError, NotFoundError
 from app.engine.ops.eager import to_float32
-from app.engine.weights.safetensors import BITS, PREFIX, header_stop, parse_header
+from app.engine.weights.quantize import Words
+from app.engine.weights.safetensors import BITS, PREFIX, TensorRef, header_stop, parse_header
 from weights_tool.writing import Floats
 
 PIECE = 1 << 20
@@ -28,7 +29,7 @@ class Stored:
 
     shape: tuple[int, ...]
     dtype: str
-    """F32, F16, BF16, or the name of one that is no weight."""
+    """F32, F16, BF16, U32 for codes and scales, or the name of one that is no weight."""
     read: Callable[[int, int], bytes]
     """Gives the bytes of the values [start, stop), in C order."""
 
@@ -41,6 +42,11 @@ class Stored:
         """Yield its values in C order."""
         for start in range(0, self.count, PIECE):
             yield to_float32(self.read(start, min(start + PIECE, self.count)), self.dtype)
+
+    def words(self) -> Iterator[Words]:
+        """Yield its values in C order, U32."""
+        for start in range(0, self.count, PIECE):
+            yield np.frombuffer(self.read(start, min(start + PIECE, self.count)), "<u4")
 
     def values(self) -> Floats:
         """Return all its values in its shape."""
@@ -60,18 +66,19 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
         stop = header_stop(prefix, file=path.name, file_size=size)
         header = parse_header(prefix + file.read(stop - PREFIX), file=path.name, file_size=size)
 
-    def reader(offset: int, width: int) -> Callable[[int, int], bytes]:
-        def read(start: int, stop: int) -> bytes:
-            with path.open("rb") as file:
-                file.seek(offset + start * width)
-                return file.read((stop - start) * width)
+    return {name: stored_at(path, ref) for name, ref in header.tensors.items()}
 
-        return read
 
-    return {
-        name: Stored(shape=ref.shape, dtype=ref.dtype, read=reader(ref.start, max(1, BITS[ref.dtype] // 8)))
-        for name, ref in header.tensors.items()
-    }
+def stored_at(path: Path, ref: TensorRef) -> Stored:
+    """Return the tensor that lies in a file as `ref` says."""
+    width = max(1, BITS[ref.dtype] // 8)
+
+    def read(start: int, stop: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(ref.start + start * width)
+            return file.read((stop - start) * width)
+
+    return Stored(shape=ref.shape, dtype=ref.dtype, read=read)
 
 
 def read_sharded(index: Path, read_file: Callable[[Path], dict[str, Stored]]) -> dict[str, Stored]:

@@ -4,22 +4,25 @@ import argparse
 import asyncio
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app.engine.errors import EngineError
+from app.engine.weights.compact import SCALES
 from weights_tool.inspection import inspect
 from weights_tool.output import add_command
 from weights_tool.progress import Progress
-from weights_tool.stored import FLOATS, find_weights
+from weights_tool.stored import FLOATS, Stored, find_weights
+from weights_tool.writing import Floats
 
 SUMS = "SHA256SUMS"
 
 HELP = """\
 Check all that `inspect` does (headers, bounds, shapes against the config, tokenizer), and every value: none may be NaN
-or infinite. Files that SHA256SUMS names, which `publish` writes, must have the sums that it gives.
+or infinite, nor the scales of q8 and q4. Files that SHA256SUMS names, which `publish` writes, must have the sums that it gives.
 Exit status 1 if something is wrong.
 """
 
@@ -48,16 +51,19 @@ def run(options: argparse.Namespace) -> int:
 
 def verify(folder: Path) -> dict[str, Any]:
     """Return {faults, values, sums}: what is wrong, in words, and how much was looked at."""
-    faults: list[str] = list(asyncio.run(inspect(folder))["faults"])
+    found = asyncio.run(inspect(folder))
+    faults: list[str] = list(found["faults"])
+    scheme: str | None = found.get("format")
     values = 0
     try:
         tensors, _ = find_weights(folder)
         show = Progress(
-            sum(stored.count for stored in tensors.values() if stored.dtype in FLOATS), "reading, in M values:"
+            sum(stored.count for name, stored in tensors.items() if _is_read(name, stored, scheme)),
+            "reading, in M values:",
         )
         for name, stored in tensors.items():
             strange = 0
-            for piece in stored.pieces() if stored.dtype in FLOATS else ():
+            for piece in _floats(stored, scheme) if _is_read(name, stored, scheme) else ():
                 strange += int(np.count_nonzero(~np.isfinite(piece)))
                 values += piece.size
                 show(piece.size)
@@ -76,6 +82,20 @@ def verify(folder: Path) -> dict[str, Any]:
         elif file_sha256(path) != expected:
             faults.append(f"{name} has another SHA-256 than {SUMS} says.")
     return {"faults": faults, "values": values, "sums": compared}
+
+
+def _is_read(name: str, stored: Stored, scheme: str | None) -> bool:
+    """Tell whether a tensor's values may be strange; every code is a number."""
+    return stored.dtype in FLOATS or (scheme is not None and SCALES in name and stored.dtype == "U32")
+
+
+def _floats(stored: Stored, scheme: str | None) -> Iterator[Floats]:
+    """Yield a tensor's values; those of a block's word are one f32 or two f16."""
+    if stored.dtype in FLOATS:
+        yield from stored.pieces()
+        return
+    for words in stored.words():
+        yield words.view(np.float32 if scheme == "q8" else np.float16).astype(np.float32)
 
 
 def read_sums(folder: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.weights.quantize import Words
 from app.engine.weights.safetensors import BITS
 
 Floats = NDArray[np.float32]
@@ -22,12 +23,16 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterator[Floats]]
+    pieces: Callable[[], Iterator[Floats | Words]]
     """Gives its values in C order, in pieces of any length."""
+    dtype: str | None = None
+    """Its own, unless it has that of the whole model. Words are U32."""
 
 
-def encode(values: Floats, dtype: str) -> bytes:
-    """Return values as stored in F32, F16 or BF16 (rounded to nearest, ties to even)."""
+def encode(values: Floats | Words, dtype: str) -> bytes:
+    """Return values as stored in F32, F16 or BF16 (rounded to nearest, ties to even), or words in U32."""
+    if dtype == "U32":
+        return values.astype("<u4").tobytes()
     if dtype == "F32":
         return values.astype("<f4").tobytes()
     if dtype == "F16":
@@ -53,22 +58,30 @@ def shards(tensors: Sequence[Tensor], dtype: str, max_bytes: int | None) -> list
 
 
 def write_model(
-    folder: Path, tensors: Sequence[Tensor], dtype: str, *, max_bytes: int | None, tick: Callable[[int], None]
+    folder: Path,
+    tensors: Sequence[Tensor],
+    dtype: str,
+    *,
+    max_bytes: int | None,
+    tick: Callable[[int], None],
+    metadata: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write model.safetensors, or several files and their index; return the paths. `tick` is told bytes written.
+
+    `metadata` goes into each file.
 
     A file has its name only once it is complete.
     """
     parts = shards(tensors, dtype, max_bytes)
     if len(parts) == 1:
         path = folder / "model.safetensors"
-        write_file(path, parts[0], dtype, tick=tick)
+        write_file(path, parts[0], dtype, tick=tick, metadata=metadata)
         return [path]
     paths: list[Path] = []
     where: dict[str, str] = {}
     for number, part in enumerate(parts, 1):
         path = folder / f"model-{number:05}-of-{len(parts):05}.safetensors"
-        write_file(path, part, dtype, tick=tick)
+        write_file(path, part, dtype, tick=tick, metadata=metadata)
         where |= dict.fromkeys((tensor.name for tensor in part), path.name)
         paths.append(path)
     total = sum(_nbytes(tensor, dtype) for tensor in tensors)
@@ -78,13 +91,24 @@ def write_model(
     return [*paths, path]
 
 
-def write_file(path: Path, tensors: Sequence[Tensor], dtype: str, *, tick: Callable[[int], None]) -> None:
+def write_file(
+    path: Path,
+    tensors: Sequence[Tensor],
+    dtype: str,
+    *,
+    tick: Callable[[int], None],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write one safetensors file."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for tensor in tensors:
         start, end = end, end + _nbytes(tensor, dtype)
-        header[tensor.name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[tensor.name] = {
+            "dtype": tensor.dtype or dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     unfinished = path.with_name(path.name + ".part")
@@ -101,7 +125,7 @@ def write_file(path: Path, tensors: Sequence[Tensor], dtype: str, *, tick: Calla
 def _write_pieces(file: IO[bytes], tensor: Tensor, dtype: str, tick: Callable[[int], None]) -> None:
     written = 0
     for piece in tensor.pieces():
-        data = encode(piece, dtype)
+        data = encode(piece, tensor.dtype or dtype)
         file.write(data)
         written += len(data)
         tick(len(data))
@@ -109,7 +133,7 @@ def _write_pieces(file: IO[bytes], tensor: Tensor, dtype: str, tick: Callable[[i
 
 
 def _nbytes(tensor: Tensor, dtype: str) -> int:
-    return prod(tensor.shape) * BITS[dtype] // 8
+    return prod(tensor.shape) * BITS[tensor.dtype or dtype] // 8
 
 
 def total_bytes(tensors: Iterable[Tensor], dtype: str) -> int:

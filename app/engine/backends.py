@@ -33,8 +33,11 @@ class Backend(Protocol):
     prefill_chunk: int | None
     """Tokens of a prompt to read between two looks at whether to stop; None: all at once."""
 
-    def precision(self, asked: str, dtypes: set[str], parameters: int, /) -> str:
-        """Return the precision to keep weights in, for what was asked ("auto" or one of them) and the checkpoint's."""
+    def precision(self, asked: str, dtypes: set[str], parameters: int, scheme: str | None = None, /) -> str:
+        """Return the precision to keep weights in, for what was asked ("auto" or one of them) and the checkpoint's.
+
+        That is always its `scheme` if it is stored in q8 or q4.
+        """
 
     async def make(self, config: GPT2Config, precision: str, fill: Fill, compiling: Callable[[], None], /) -> Runner:
         """Take the weights that `fill` streams, and return a runner. If it fails, nothing stays allocated."""
@@ -47,9 +50,12 @@ class NumpyBackend:
     # A chunk of the story model is half a second in wasm.
     prefill_chunk: int | None = 16
 
-    def precision(self, asked: str, _dtypes: set[str], parameters: int) -> str:
-        """See `Backend.precision`: always f32, whatever the checkpoint has. Raises UnsupportedModelError."""
-        if asked not in ("auto", "f32"):
+    def precision(self, asked: str, _dtypes: set[str], parameters: int, scheme: str | None = None) -> str:
+        """See `Backend.precision`: else always f32, as which it computes with q8 and q4 too.
+
+        Raises UnsupportedModelError.
+        """
+        if scheme is None and asked not in ("auto", "f32"):
             raise UnsupportedModelError(
                 f"precision {asked} needs WebGPU; NumPy computes in f32. Choose precision auto."
             )
@@ -58,7 +64,7 @@ class NumpyBackend:
                 f"This model needs {4 * parameters / 1e9:.1f} GB on the CPU, more than a page's Python can hold. "
                 "Choose a smaller one, or a browser with WebGPU."
             )
-        return "f32"
+        return scheme or "f32"
 
     async def make(self, config: GPT2Config, _precision: str, fill: Fill, _compiling: Callable[[], None]) -> Runner:
         """See `Backend.make`."""
@@ -78,12 +84,14 @@ class WebGpuBackend:
         self.device = device
         self.limits = limits
 
-    def precision(self, asked: str, dtypes: set[str], parameters: int) -> str:
+    def precision(self, asked: str, dtypes: set[str], parameters: int, scheme: str | None = None) -> str:
         """See `Backend.precision`.
 
         "auto" is f16, which halves the memory and the time a token takes, except for a small model whose checkpoint
         is f32: there it costs accuracy and gains nothing that one would notice.
         """
+        if scheme is not None:
+            return scheme
         if asked != "auto":
             return asked
         return "f32" if parameters <= SMALL and "F32" in dtypes else "f16"

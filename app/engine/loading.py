@@ -14,6 +14,7 @@ from app.engine.options import LoadOptions
 from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.cache import Cache, CachedFiles, Store, StoreError
+from app.engine.weights.compact import check_precision
 from app.engine.weights.files import ModelFiles
 from app.engine.weights.hub import DEFAULT_HUB, Source, local_source, open_source
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint, stream
@@ -120,8 +121,9 @@ class Loader:
             specs = weight_specs(config)
             check_tensors(checkpoint, specs)
             parameters = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs)
-            dtypes = {checkpoint.tensors[spec.name].dtype for spec in specs}
-            precision = backend.precision(options.precision, dtypes, parameters)
+            check_precision(options.precision, checkpoint.scheme, model=source.model)
+            dtypes = {checkpoint.tensors[spec.name].dtype for spec in checkpoint.stored(specs)}
+            precision = backend.precision(options.precision, dtypes, parameters, checkpoint.scheme)
             tokenizer = await load_tokenizer(files, config)
 
             here = kept is not None and kept.complete

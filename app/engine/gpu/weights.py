@@ -112,6 +112,10 @@ class GpuSink:
             values = to_float32(data.to_bytes(), dtype)
             self.device.write(self.weights.vectors, values, self.weights.offsets[spec.name])
             return
+        if spec.of is not None:
+            self._copy(spec, spec.of, spec.first + row, rows, data)
+            await self._queued()
+            return
         assert data.nbytes <= self._max_piece, f"{spec.name}: a piece of {data.nbytes} bytes"
         upload, _ = self._uploads[self._next]
         self._upload(upload, data)
@@ -119,6 +123,23 @@ class GpuSink:
         for index in range(len(layout.parts)):
             self._convert(spec, dtype, row, rows, index)
         self._next = (self._next + 1) % len(self._uploads)
+        await self._queued()
+
+    def _copy(self, spec: WeightSpec, matrix: WeightSpec, row: int, rows: int, data: Blob) -> None:
+        """Put codes or scales, which are stored as the kernels read them, where they belong."""
+        layout = self.weights.layouts[matrix.name]
+        buffers = (self.weights.parts if spec.kind == "codes" else self.weights.scales)[matrix.name]
+        nbytes = data.nbytes // rows
+        array = getattr(data, "js", None)
+        if array is None:
+            array = to_js(data.to_bytes())
+        for part, buffer in zip(layout.parts, buffers, strict=True):
+            first, stop = max(row, part.first), min(row + rows, part.first + part.rows)
+            if first < stop:
+                place, offset = (first - part.first) * nbytes, (first - row) * nbytes
+                self.device.js.queue.writeBuffer(buffer.js, place, array, offset, (stop - first) * nbytes)
+
+    async def _queued(self) -> None:
         # WebGPU queues as much as it is given; waiting for an older piece bounds what the browser holds for us.
         self._pending.append(asyncio.ensure_future(self.device.idle()))
         if len(self._pending) > _IN_FLIGHT:

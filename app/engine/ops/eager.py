@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from app.engine.models.config import GPT2Config
 from app.engine.models.gpt2 import gpt2, nest
+from app.engine.weights.quantize import dequantize
 from app.engine.weights.spec import Blob, WeightSpec
 
 Array = NDArray[np.float32]
@@ -166,13 +167,20 @@ def to_float32(data: bytes, dtype: str) -> Array:
 
 @dataclass
 class NumpySink:
-    """A loader's `Sink` that gathers f32 arrays in `params`, matrices as [out, in]."""
+    """A loader's `Sink` that gathers f32 arrays in `params`, matrices as [out, in], dequantised if they are q8 or q4."""
 
     config: GPT2Config
     params: dict[str, Array] = field(default_factory=dict)
+    _codes: dict[str, NDArray[np.uint32]] = field(default_factory=dict)
+    """Of matrices whose scales have not come."""
 
     async def write(self, spec: WeightSpec, dtype: str, row: int, rows: int, data: Blob) -> None:
         """See `Sink.write`."""
+        if spec.of is not None:
+            self._write_words(
+                spec, spec.of, spec.first + row, rows, np.frombuffer(data.to_bytes(), "<u4").reshape(rows, -1)
+            )
+            return
         values = to_float32(data.to_bytes(), dtype)
         if spec.kind == "vector":
             self.params[spec.name] = values
@@ -184,3 +192,20 @@ class NumpySink:
         if spec.kind == "conv1d":
             target = target.T
         target[row : row + rows] = values.reshape(rows, -1)
+
+    def _write_words(self, spec: WeightSpec, matrix: WeightSpec, row: int, rows: int, words: NDArray[Any]) -> None:
+        """Keep codes, and once their scales come, what the two stand for."""
+        out, columns = matrix.shape[::-1] if matrix.kind == "conv1d" else matrix.shape
+        stop = row + rows
+        if spec.kind == "codes":
+            if row == 0:
+                self._codes[matrix.name] = np.empty((out, spec.shape[1]), np.uint32)
+            self._codes[matrix.name][row:stop] = words
+            return
+        if row == 0:
+            self.params[matrix.name] = np.empty((out, columns), np.float32)
+        codes = self._codes[matrix.name]
+        precision = f"q{codes.shape[1] // spec.shape[1]}"  # words a block of 32: as many as bits a code
+        self.params[matrix.name][row:stop] = dequantize(codes[row:stop], words, precision)[:, :columns]
+        if stop == out:
+            del self._codes[matrix.name]

@@ -9,9 +9,10 @@ from typing import Any
 from app.engine.errors import CancelledError, ModelFileError, NotFoundError, UnsupportedModelError
 from app.engine.models.config import GPT2Config, parse_config
 from app.engine.tokenizer import Tokenizer
+from app.engine.weights.compact import CODES, scheme_of, stored_specs
 from app.engine.weights.files import ModelFiles
 from app.engine.weights.plan import PIECE_BYTES, Piece, Request, plan
-from app.engine.weights.safetensors import PREFIX, TensorRef, header_stop, parse_header
+from app.engine.weights.safetensors import PREFIX, Header, TensorRef, header_stop, parse_header
 from app.engine.weights.spec import Blob, Sink, WeightSpec
 
 PARALLEL = 4
@@ -42,6 +43,12 @@ class Checkpoint:
     files: tuple[str, ...]
     total_bytes: int
     """Bytes of all `tensors`."""
+    scheme: str | None = None
+    """"q8" or "q4" if its matrices are stored so, see `compact`."""
+
+    def stored(self, specs: Sequence[WeightSpec]) -> list[WeightSpec]:
+        """Return the tensors that `specs` are read from."""
+        return stored_specs(specs, self.scheme, self.tensors)
 
 
 async def open_checkpoint(source: ModelFiles) -> Checkpoint:
@@ -57,8 +64,15 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
     except NotFoundError:
         listed = await _index(source)
         headers = {file: await _header(source, file) for file in sorted(set(listed.values()))}
+    schemes = {scheme_of(header.metadata, file=source.label(file)) for file, header in headers.items()}
+    if len(schemes) > 1:
+        raise ModelFileError(
+            f"{source.model}: its weights are partly in one format and partly in another "
+            f"({', '.join(sorted(scheme or 'plain' for scheme in schemes))}). The files belong to different versions."
+        )
+    scheme = schemes.pop()
     for file, header in headers.items():
-        for name, ref in header.items():
+        for name, ref in header.tensors.items():
             canonical = name.removeprefix("transformer.")
             if _MASKS.fullmatch(canonical):
                 continue
@@ -71,13 +85,17 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
                 )
             tensors[canonical] = ref
     # Files written without knowing of the tie may have dropped the one name or the other.
-    if "wte.weight" not in tensors and "lm_head.weight" in tensors:
-        tensors["wte.weight"] = tensors.pop("lm_head.weight")
-    config = replace(config, tied=await _tied(source, config, tensors))
+    heads = [name for name in tensors if name.startswith("lm_head.weight")]
+    if not any(name.startswith("wte.weight") for name in tensors):
+        tensors |= {name.replace("lm_head", "wte", 1): tensors[name] for name in heads}
+        for name in heads:
+            del tensors[name]
+    config = replace(config, tied=await _tied(source, config, tensors, "" if scheme is None else CODES))
     if config.tied:
-        tensors.pop("lm_head.weight", None)
+        for name in heads:
+            tensors.pop(name, None)
     total = sum(ref.nbytes for ref in tensors.values())
-    return Checkpoint(config=config, tensors=tensors, files=tuple(headers), total_bytes=total)
+    return Checkpoint(config=config, tensors=tensors, files=tuple(headers), total_bytes=total, scheme=scheme)
 
 
 async def load_tokenizer(source: ModelFiles, config: GPT2Config) -> Tokenizer:
@@ -114,7 +132,7 @@ async def stream(
     ask for, CancelledError, a HubError, or what the sink raises.
     """
     check_tensors(checkpoint, specs)
-    windows = plan(checkpoint.tensors, specs, piece_bytes=piece_bytes)
+    windows = plan(checkpoint.tensors, checkpoint.stored(specs), piece_bytes=piece_bytes)
     fetcher = _Fetcher(source, [request for window in windows for request in window.requests], on_progress, parallel)
     try:
         for number, window in enumerate(windows):
@@ -130,7 +148,7 @@ async def stream(
 
 def check_tensors(checkpoint: Checkpoint, specs: Sequence[WeightSpec]) -> None:
     """Raise ModelFileError or UnsupportedModelError, naming the tensor, unless all of `specs` are there as asked."""
-    for spec in specs:
+    for spec in checkpoint.stored(specs):
         ref = checkpoint.tensors.get(spec.name)
         if ref is None:
             raise ModelFileError(
@@ -142,7 +160,12 @@ def check_tensors(checkpoint: Checkpoint, specs: Sequence[WeightSpec]) -> None:
                 f"{ref.file}: tensor {spec.name!r} has the shape {list(ref.shape)}, but config.json asks for "
                 f"{list(spec.shape)}. Config and weights do not belong together."
             )
-        if ref.dtype not in ("F32", "F16", "BF16"):
+        if spec.of is not None and ref.dtype != "U32":
+            raise ModelFileError(
+                f"{ref.file}: tensor {spec.name!r} is stored as {ref.dtype}, but codes and scales are words (U32). The "
+                "file is damaged; quantise the model again."
+            )
+        if spec.of is None and ref.dtype not in ("F32", "F16", "BF16"):
             raise UnsupportedModelError(
                 f"{ref.file}: tensor {spec.name!r} is stored as {ref.dtype}; tabgpt reads F32, F16 and BF16. Convert "
                 "the model, or choose another."
@@ -243,19 +266,21 @@ async def _index(source: ModelFiles) -> dict[str, str]:
     return listed
 
 
-async def _header(source: ModelFiles, file: str) -> dict[str, TensorRef]:
+async def _header(source: ModelFiles, file: str) -> Header:
     blob, size = await source.head(file, HEAD_BYTES)
     head = blob.to_bytes()
     stop = header_stop(head, file=source.label(file), file_size=size)
     if stop > len(head) >= PREFIX:
         head += (await source.read_range(file, len(head), stop)).to_bytes()
     header = parse_header(head, file=source.label(file), file_size=size)
-    return {name: replace(ref, file=file) for name, ref in header.tensors.items()}
+    return replace(header, tensors={name: replace(ref, file=file) for name, ref in header.tensors.items()})
 
 
-async def _tied(source: ModelFiles, config: GPT2Config, tensors: dict[str, TensorRef]) -> bool:
-    """Decide as transformers does whether lm_head shares wte's weights."""
-    table, head = tensors.get("wte.weight"), tensors.get("lm_head.weight")
+async def _tied(source: ModelFiles, config: GPT2Config, tensors: dict[str, TensorRef], suffix: str) -> bool:
+    """Decide as transformers does whether lm_head shares wte's weights (their codes, by the `suffix` of the names)."""
+    table, head = (
+        tensors.get(f"{name}.weight{suffix}") or tensors.get(f"{name}.weight{suffix}.0") for name in ("wte", "lm_head")
+    )
     if table is None or head is None:
         return True
     if not config.tied or (table.dtype, table.shape) != (head.dtype, head.shape):

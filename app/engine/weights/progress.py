@@ -12,6 +12,7 @@ WINDOW_S = 5.0
 """The speed is that of the last seconds."""
 
 _LAYER = re.compile(r"h\.(\d+)\.")
+_HALF = re.compile(r"\.(codes|scales)(\.\d+)?$")
 _PARTS = {"wte.weight": "token embeddings", "wpe.weight": "position embeddings", "lm_head.weight": "output matrix"}
 
 
@@ -67,4 +68,4 @@ def part_of(tensor: str, layers: int) -> str:
     """Say in words which part of a model a tensor belongs to."""
     if layer := _LAYER.match(tensor):
         return f"layer {int(layer[1]) + 1} of {layers}"
-    return _PARTS.get(tensor, "final norm")
+    return _PARTS.get(_HALF.sub("", tensor), "final norm")

@@ -13,7 +13,12 @@ class WeightSpec:
     """As stored in the checkpoint, C order."""
     kind: str
     """"matrix": rows are output features · "conv1d": [in, out], to be transposed to [out, in] · "vector": kept in f32 ·
-    "table": a matrix of which single rows are looked up (wte, wpe)."""
+    "table": a matrix of which single rows are looked up (wpe) · "codes", "scales": the two halves of a matrix in q8 or
+    q4, as `compact` stores them."""
+    of: "WeightSpec | None" = None
+    """The matrix that codes or scales make up."""
+    first: int = 0
+    """The row of that matrix with which they begin."""
 
 
 class Blob(Protocol):
@@ -36,6 +41,6 @@ class Sink(Protocol):
     async def write(self, spec: WeightSpec, dtype: str, row: int, rows: int, data: Blob) -> None:
         """Take `rows` consecutive rows from `row` on (a vector is one row), raw little-endian C order.
 
-        `dtype` is safetensors' name (F32, F16, BF16). Pieces of a tensor come in order, each row once. Pieces of a
+        `dtype` is safetensors' name (F32, F16, BF16; U32 for codes, and scales, which come after them). Pieces of a tensor come in order, each row once. Pieces of a
         "conv1d" start and end at multiples of 32 rows, but for the tensor's end. Awaiting gives back-pressure.
         """

@@ -24,11 +24,11 @@ def expected(case: str) -> list[dict[str, Any]]:
 
 
 def check(lab: Lab, lab_url: str, case: str, precision: str, *, quick: bool = False, **options: Any) -> dict[str, Any]:
-    """Run a case; `quick`: its two shorter prompts and four tokens each."""
+    """Run a case; `quick`: one short prompt and three tokens."""
     prompts = expected(case)
     tokens = len(prompts[0]["greedy"])
     if quick:
-        prompts, tokens = prompts[:2], 4
+        prompts, tokens = prompts[1:2], 3
     answer: dict[str, Any] = lab.call(
         "models",
         "answers",
@@ -85,12 +85,13 @@ def test_unfused_plans_agree(lab: Lab, lab_url: str, rules: list[str]) -> None:
         {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4},
         {"lanes": 32, "matvec_threads": 128, "subgroup_size": 0},
         {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32},
-        {"lanes": 64, "matvec_threads": 256, "tile": 16},
+        {"lanes": 64, "matvec_threads": 128, "tile": 16, "side": 4},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("case", ["head-80-relu", "one-layer-f16"])
+@pytest.mark.parametrize("case", ["head-80-relu"])
 def test_every_tuning_gives_the_same_numbers(lab: Lab, lab_url: str, case: str, tuning: dict[str, Any]) -> None:
+    """Whole models on the adapters that others have; the kernels themselves are tested over more of it."""
     check(lab, lab_url, case, "f32", quick=True, tuning=tuning)
 
 
