@@ -53,6 +53,12 @@ function say(text, state) {
   if (status.textContent !== text) status.textContent = text;
 }
 
+/** What the page knows of the model that is chosen. */
+const chosen = () => (settings.local ? undefined : known(settings.model));
+const chosenName = () => (settings.local ? settings.model : nameOf(settings.model));
+/** What loads this model again. @param {import("./lm.js").Loaded} model */
+const idOf = ({ model, revision }) => (revision && revision !== "main" ? `${model}@${revision}` : model);
+
 /** Bring every control in line with the state above. */
 function update() {
   const busy = loading !== null || generating;
@@ -68,14 +74,13 @@ function update() {
 
   const load = button("load");
   load.disabled = busy || failed || settings.model === "";
-  const model = known(settings.model);
+  const model = chosen();
   const wanted = model && model !== STORY ? `Load ${size(model.download)}` : "Load";
   const stored = !settings.local && storage.has(settings.model);
   load.textContent = loading ? "Loading" : stored ? "Load from storage" : wanted;
-  load.hidden = current;
+  load.hidden = current || (settings.local && settings.model === "");
   element("model-facts").textContent = facts(current ? loaded : null);
-  element("tab-name").textContent =
-    (loaded ? loadedName : loading ? nameOf(settings.model) : "No model yet") || "No model yet";
+  element("tab-name").textContent = loaded ? loadedName : loading ? chosenName() : "No model yet";
 }
 
 /** @param {import("./lm.js").Loaded|null} model the one that is chosen, if it is loaded */
@@ -83,9 +88,10 @@ function facts(model) {
   if (model) {
     const memory = Object.values(model.memory).reduce((sum, bytes) => sum + bytes, 0);
     const where = model.backend === "webgpu" ? "on the GPU" : "in memory";
-    return `${parameters(model.parameters)} parameters, ${model.precision}, context ${integer(model.context)}\n${size(memory)} ${where}`;
+    const kept = model.storage.kept ? ", kept in storage" : "";
+    return `${parameters(model.parameters)} parameters, ${model.precision}, context ${integer(model.context)}\n${size(memory)} ${where}${kept}`;
   }
-  const { parameters: count, download } = known(settings.model) ?? {};
+  const { parameters: count, download } = chosen() ?? {};
   if (!count || !download) return "";
   return `${parameters(count)} parameters, ${size(download)}`;
 }
@@ -93,6 +99,7 @@ function facts(model) {
 /** Load what is chosen. Rejects with the engine's error. */
 function load() {
   const { model: name, local, choice } = settings;
+  const title = chosenName();
   if (!name) {
     settings.focusModel();
     const message = local ? "Choose the folder of a model." : "Name a repository, or give an address.";
@@ -106,13 +113,13 @@ function load() {
     .load(settings.loadOptions())
     .then((model) => {
       loaded = model;
-      loadedName = nameOf(name);
+      loadedName = title;
       loadedWith = choice;
       showDevice();
       show(origins(model));
       if (model.storage.reason) notices.notKept(model.storage.reason);
       // One that is not kept would start a download at the next visit. A folder has to be picked again.
-      if (!local) settings.remember(model.storage.kept ? name : null);
+      if (!local) settings.remember(model.storage.kept ? idOf(model) : null);
     })
     .finally(() => {
       loading = null;
@@ -141,9 +148,8 @@ function loadStory() {
 
 /** Load the model of the last visit if it is still there; a visit alone starts no download. */
 async function loadRemembered() {
-  await storage.refresh();
+  if (!(await storage.refresh()) || loading || loaded) return;
   if (storage.has(settings.model)) return loadChosen();
-  if (loading || loaded) return;
   const download = known(settings.model)?.download;
   const error = new Error(`${nameOf(settings.model)} was deleted, or the browser cleared it. It can be downloaded again.`);
   error.name = "NotKeptError";
@@ -308,7 +314,7 @@ lm.on("status", ({ state, text, model }) => {
   if (loading || state === "booting") return;
   // Someone else may have loaded or freed a model, through window.lm.
   if (model && JSON.stringify(model) !== JSON.stringify(loaded)) {
-    settings.model = model.revision && model.revision !== "main" ? `${model.model}@${model.revision}` : model.model;
+    settings.model = idOf(model);
     loadedWith = settings.choice;
     loadedName = nameOf(model.model);
   }
@@ -320,7 +326,7 @@ lm.on("progress", (data) => {
   showProgress(data);
   const stored = data.cached > 0 && data.downloaded === 0;
   const doing = settings.local && loading ? "Reading" : stored ? "Reading from storage" : "Downloading";
-  const name = settings.local && loading ? settings.model : nameOf(data.model);
+  const name = loading ? chosenName() : nameOf(data.model);
   say(`${doing} ${name}: ${size(data.loaded)} of ${size(data.total)}`, "loading");
   show([
     data.part,

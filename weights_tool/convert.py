@@ -16,6 +16,7 @@ from app.engine.errors import ModelFileError
 from app.engine.models.config import GPT2Config, config_from_dict
 from app.engine.models.gpt2 import weight_specs
 from app.engine.tokenizer import Tokenizer
+from app.engine.weights.compact import CODES
 from app.engine.weights.spec import WeightSpec
 from weights_tool.folder import TOKENIZER_FILES
 from weights_tool.output import add_command, add_output, max_bytes, old_model
@@ -63,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
     found, extra = find_weights(source)
     nano = isinstance(extra.get("model_args"), dict)
     tensors = canonical(found)
+    if any(name.endswith(CODES) or f"{CODES}." in name for name in tensors):
+        raise ModelFileError(f"{source} is quantised, in tabgpt's own format. Convert the original model.")
     raw = nano_config(extra["model_args"], tensors) if nano else read_config(folder)
     tokenizer = find_tokenizer(options, folder, raw)
     if nano and (count := len_of(tokenizer)) is not None:

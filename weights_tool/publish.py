@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.engine.errors import ModelFileError
+from app.engine.weights.compact import metadata
 from weights_tool.convert import copy_tokenizer, read_config
 from weights_tool.inspection import inspect
 from weights_tool.output import add_command, add_output, max_bytes, old_model
@@ -46,16 +46,37 @@ def run(options: argparse.Namespace) -> int:
     if faults := verify(folder)["faults"]:
         raise ModelFileError(f"{folder} is not fit to be published: {faults[0]}")
     raw = read_config(folder)
-    found = weights_only(find_weights(folder)[0])
-    dtypes = {stored.dtype for stored in found.values()}
-    dtype = dtypes.pop() if len(dtypes) == 1 else "F32"
-    parts = [Tensor(name=name, shape=stored.shape, pieces=partial(stored.pieces)) for name, stored in found.items()]
+    scheme: str | None = asyncio.run(inspect(folder))["format"]
+    found, _ = find_weights(folder)
+    if scheme is None:
+        found = weights_only(found)
+        dtypes = {stored.dtype for stored in found.values()}
+        dtype = dtypes.pop() if len(dtypes) == 1 else "F32"
+        parts = [Tensor(name=name, shape=stored.shape, pieces=stored.pieces) for name, stored in found.items()]
+    else:  # as it is
+        dtype = scheme
+        parts = [
+            Tensor(
+                name=name,
+                shape=stored.shape,
+                pieces=stored.words if stored.dtype == "U32" else stored.pieces,
+                dtype=stored.dtype,
+            )
+            for name, stored in found.items()
+        ]
     old = old_model(out, force=options.force)
     nbytes = total_bytes(parts, dtype)
     check_room(out, nbytes)
     for path in [*old, out / SUMS]:
         path.unlink(missing_ok=True)
-    paths = write_model(out, parts, dtype, max_bytes=max_bytes(options), tick=Progress(nbytes, "writing"))
+    paths = write_model(
+        out,
+        parts,
+        dtype,
+        max_bytes=max_bytes(options),
+        tick=Progress(nbytes, "writing"),
+        metadata=None if scheme is None else metadata(scheme),
+    )
     (out / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
     names = ["config.json", *copy_tokenizer(folder, out), *(path.name for path in paths), CARD]
     kept = folder / CARD
@@ -75,7 +96,8 @@ def model_card(folder: Path, title: str, license_: str | None, dtype: str) -> st
     """Return a card with what is known of a model, and nothing that is not."""
     found = asyncio.run(inspect(folder))
     config = found["config"]
-    head = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [gpt2, tabgpt]"]
+    library = "tabgpt" if found["format"] else "transformers"
+    head = ["---", f"library_name: {library}", "pipeline_tag: text-generation", "tags: [gpt2, tabgpt]"]
     head += [f"license: {license_}"] if license_ else []
     return "\n".join(
         [

@@ -186,6 +186,8 @@ class _Matrix:
         """Yield the scales of rows [start, stop), after the codes of all rows."""
         self._scales = [np.concatenate(self._scales)]
         yield self._scales[0][start:stop].reshape(-1)
+        if stop == len(self._scales[0]):
+            self._scales.clear()
 
     def _rows(self, start: int, stop: int) -> Iterator[Floats]:
         """Yield rows as [out, in]."""

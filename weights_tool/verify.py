@@ -22,7 +22,8 @@ SUMS = "SHA256SUMS"
 
 HELP = """\
 Check all that `inspect` does (headers, bounds, shapes against the config, tokenizer), and every value: none may be NaN
-or infinite, nor the scales of q8 and q4. Files that SHA256SUMS names, which `publish` writes, must have the sums that it gives.
+or infinite, nor the scales of q8 and q4. Files that SHA256SUMS names, which `publish` writes, must have the sums that
+it gives.
 Exit status 1 if something is wrong.
 """
 

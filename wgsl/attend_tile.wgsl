@@ -12,7 +12,10 @@ const KEYS: u32 = 32u;
 const SHARE: u32 = 16u; // threads to a query
 const D4: u32 = D_PAD / 4u;
 const MINE: u32 = (D4 + SHARE - 1u) / SHARE; // vectors of the output that one thread keeps
+const SLICE: u32 = 8u;  // vectors of a key that are staged at once
+const LINE: u32 = KEYS + 1u;
 var<workgroup> scores: array<f32, QUERIES * KEYS>;
+var<workgroup> key_tile: array<vec4f, SLICE * LINE>; // [vector][key]
 
 fn q4(token: u32, head: u32, i: u32) -> vec4f {
   let v = q[(token * N_HEAD + head) * D4 + i];
@@ -37,17 +40,29 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) t
   var total = 0.0;
   var sums: array<vec4f, MINE>;
   for (var start = 0u; start < end; start += KEYS) {
-    for (var j = thread.x; j < KEYS; j += SHARE) {
-      let position = start + j;
-      var score = -3.0e38;
-      if (position < visible) {
-        var products = vec4f(0.0);
-        for (var i = 0u; i < D4; i++) {
-          products += q4(query, head, i) * kv[keys + position * D4 + i];
-        }
-        score = SCALE * (products.x + products.y + products.z + products.w);
+    // The tile's keys go to workgroup memory once, SLICE vectors at a time, for all of its queries.
+    var products: array<vec4f, KEYS / SHARE>;
+    for (var m = 0u; m < KEYS / SHARE; m++) {
+      products[m] = vec4f(0.0); // the declaration should do; on one implementation it does so only the first time around
+    }
+    for (var first = 0u; first < D4; first += SLICE) {
+      for (var p = thread.y * SHARE + thread.x; p < KEYS * SLICE; p += SHARE * QUERIES) {
+        let position = min(start + p / SLICE, end - 1u);
+        key_tile[p % SLICE * LINE + p / SLICE] = kv[keys + position * D4 + min(first + p % SLICE, D4 - 1u)];
       }
-      scores[thread.y * KEYS + j] = score;
+      workgroupBarrier();
+      for (var i = 0u; i < min(SLICE, D4 - first); i++) {
+        let qv = q4(query, head, first + i);
+        for (var m = 0u; m < KEYS / SHARE; m++) {
+          products[m] += qv * key_tile[i * LINE + thread.x + m * SHARE];
+        }
+      }
+      workgroupBarrier();
+    }
+    for (var m = 0u; m < KEYS / SHARE; m++) {
+      let j = thread.x + m * SHARE;
+      let score = SCALE * (products[m].x + products[m].y + products[m].z + products[m].w);
+      scores[thread.y * KEYS + j] = select(-3.0e38, score, start + j < visible);
     }
     workgroupBarrier();
     var tile_highest = highest;
@@ -60,9 +75,16 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) t
     for (var m = 0u; m < MINE; m++) {
       sums[m] *= keep;
     }
-    let here = min(KEYS, visible - min(start, visible));
+    workgroupBarrier();
+    // Each thread takes the exponentials of its own keys; past what the query may see they are 0.
+    for (var j = thread.x; j < KEYS; j += SHARE) {
+      let place = thread.y * KEYS + j;
+      scores[place] = select(0.0, exp(scores[place] - highest), start + j < visible);
+    }
+    workgroupBarrier();
+    let here = min(KEYS, end - start);
     for (var j = 0u; j < here; j++) {
-      let weight = exp(scores[thread.y * KEYS + j] - highest);
+      let weight = scores[thread.y * KEYS + j];
       total += weight;
       for (var m = 0u; m < MINE; m++) {
         let i = min(thread.x + m * SHARE, D4 - 1u);

@@ -5,6 +5,7 @@ must be constant expressions. Bindings are read off the source, so that a plan b
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,19 +40,30 @@ class Kernel:
 
     def source(self) -> str:
         """The whole module."""
-        enable = [read_wgsl(f"lib/{piece}") for piece in self.pieces if piece.startswith("enable_")]
-        constants = [_declare(name, value) for name, value in self.constants]
-        pieces = [read_wgsl(f"lib/{piece}") for piece in self.pieces if not piece.startswith("enable_")]
-        return "\n".join([*enable, *constants, *pieces, read_wgsl(self.name)])
+        return _source(self)
 
-    def bindings(self) -> dict[str, Binding]:
+    def bindings(self) -> Mapping[str, Binding]:
         """Every buffer that the kernel declares, by name."""
-        found = {}
-        for match in _BINDING.finditer(self.source()):
-            read_only = match["space"] == "storage" and match["access"] != "read_write"
-            kind = "uniform" if match["space"] == "uniform" else "read-only-storage" if read_only else "storage"
-            found[match["name"]] = Binding(int(match["number"]), kind)
-        return found
+        return _bindings(self)
+
+
+# A plan asks for both several times a dispatch, and Python is slow in a browser.
+@cache
+def _source(kernel: Kernel) -> str:
+    enable = [read_wgsl(f"lib/{piece}") for piece in kernel.pieces if piece.startswith("enable_")]
+    constants = [_declare(name, value) for name, value in kernel.constants]
+    pieces = [read_wgsl(f"lib/{piece}") for piece in kernel.pieces if not piece.startswith("enable_")]
+    return "\n".join([*enable, *constants, *pieces, read_wgsl(kernel.name)])
+
+
+@cache
+def _bindings(kernel: Kernel) -> Mapping[str, Binding]:
+    found = {}
+    for match in _BINDING.finditer(_source(kernel)):
+        read_only = match["space"] == "storage" and match["access"] != "read_write"
+        kind = "uniform" if match["space"] == "uniform" else "read-only-storage" if read_only else "storage"
+        found[match["name"]] = Binding(int(match["number"]), kind)
+    return found
 
 
 def kernel(name: str, *pieces: str, **constants: Constant) -> Kernel:

@@ -167,7 +167,7 @@ def to_float32(data: bytes, dtype: str) -> Array:
 
 @dataclass
 class NumpySink:
-    """A loader's `Sink` that gathers f32 arrays in `params`, matrices as [out, in], dequantised if they are q8 or q4."""
+    """A loader's `Sink` that gathers f32 arrays in `params`, matrices as [out, in], dequantised from q8 and q4."""
 
     config: GPT2Config
     params: dict[str, Array] = field(default_factory=dict)

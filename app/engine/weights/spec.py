@@ -41,6 +41,7 @@ class Sink(Protocol):
     async def write(self, spec: WeightSpec, dtype: str, row: int, rows: int, data: Blob) -> None:
         """Take `rows` consecutive rows from `row` on (a vector is one row), raw little-endian C order.
 
-        `dtype` is safetensors' name (F32, F16, BF16; U32 for codes, and scales, which come after them). Pieces of a tensor come in order, each row once. Pieces of a
-        "conv1d" start and end at multiples of 32 rows, but for the tensor's end. Awaiting gives back-pressure.
+        `dtype` is safetensors' name (F32, F16, BF16; U32 for codes, and for scales, which come after them). Pieces of
+        a tensor come in order, each row once. Pieces of a "conv1d" start and end at multiples of 32 rows, but for the
+        tensor's end. Awaiting gives back-pressure.
         """
