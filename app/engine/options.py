@@ -113,7 +113,7 @@ def parse_options(raw: object) -> Options:
     prompt = given.get("prompt")
     if prompt is not None and not isinstance(prompt, str):
         raise OptionError(f"prompt must be a string, not {_shown(prompt)}.")
-    seed = _whole("seed", given["seed"], 0, MAX_SEED) if "seed" in given else random.SystemRandom().randrange(2**32)
+    seed = whole("seed", given["seed"], 0, MAX_SEED) if "seed" in given else random.SystemRandom().randrange(2**32)
     logprobs = given.get("logprobs", False)
     sampler = given.get("sampler", Options.sampler)
     if sampler not in SAMPLERS:
@@ -124,15 +124,15 @@ def parse_options(raw: object) -> Options:
     return Options(
         prompt=prompt,
         ids=parse_ids("ids", given["ids"]) if "ids" in given else None,
-        max_new_tokens=_whole("max_new_tokens", given.get("max_new_tokens", 128), 1, MAX_NEW_TOKENS),
+        max_new_tokens=whole("max_new_tokens", given.get("max_new_tokens", 128), 1, MAX_NEW_TOKENS),
         rules=Rules(**{name: given[name] for name in _RULES if name in given}),
         seed=seed,
         stop=_stops(given.get("stop", ())),
         logprobs=logprobs is not False,
-        top=0 if isinstance(logprobs, bool) else _whole("logprobs", logprobs, 0, MAX_TOP),
+        top=0 if isinstance(logprobs, bool) else whole("logprobs", logprobs, 0, MAX_TOP),
         sampler=sampler,
         on_full=on_full,
-        depth=_whole("depth", given["depth"], 1, MAX_DEPTH) if "depth" in given else None,
+        depth=whole("depth", given["depth"], 1, MAX_DEPTH) if "depth" in given else None,
     )
 
 
@@ -143,7 +143,7 @@ def parse_ids(name: str, value: object, n_vocab: int | None = None) -> tuple[int
     last = MAX_SEED if n_vocab is None else n_vocab - 1
     for token in value:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last:
-            span = "not negative" if n_vocab is None else f"from 0 to {last} for this model"
+            span = "from 0 up" if n_vocab is None else f"from 0 to {last} for this model"
             raise OptionError(f"{name} must hold whole numbers {span}, not {_shown(token)}.")
     return tuple(value)
 
@@ -160,7 +160,8 @@ def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str]) -> None:
             raise OptionError(f"Unknown option {str(name)[:60]!r}. The options are {', '.join(known)}.")
 
 
-def _whole(name: str, value: object, low: int, high: int) -> int:
+def whole(name: str, value: object, low: int, high: int) -> int:
+    """Return `value` if it is a whole number from `low` to `high`. Raises OptionError."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise OptionError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}.")
     return value
