@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.engine.errors import GpuUnavailableError, UnsupportedModelError
 from app.engine.models.config import GPT2Config
@@ -30,6 +30,8 @@ class Backend(Protocol):
     """Makes runners."""
 
     name: str
+    tuned: dict[str, Any] | None
+    """Kernel parameters and where they come from (`gpu.tune.report`); None without kernels."""
     prefill_chunk: int | None
     """Tokens of a prompt to read between two looks at whether to stop; None: all at once."""
 
@@ -47,6 +49,7 @@ class NumpyBackend:
     """The operations in NumPy, in f32."""
 
     name = "numpy"
+    tuned: dict[str, Any] | None = None
     # A chunk of the story model is half a second in wasm.
     prefill_chunk: int | None = 16
 
@@ -83,6 +86,10 @@ class WebGpuBackend:
         """Compute on `device`, which was opened with `limits`."""
         self.device = device
         self.limits = limits
+        self.tuning = "auto"
+        """The option of that name for the next `make`."""
+        self.tuned: dict[str, Any] | None = None
+        """What came of it."""
 
     def precision(self, asked: str, dtypes: set[str], parameters: int, scheme: str | None = None) -> str:
         """See `Backend.precision`.
@@ -99,20 +106,27 @@ class WebGpuBackend:
     async def make(self, config: GPT2Config, precision: str, fill: Fill, compiling: Callable[[], None]) -> Runner:
         """See `Backend.make`. Raises GpuError if the GPU has not the memory."""
         from app.engine.gpu.runner import GpuRunner
+        from app.engine.gpu.tune import parse_tuning, report
         from app.engine.gpu.weights import GpuSink
         from app.engine.weights.plan import PIECE_BYTES
 
+        base = self.device.tuning()
+        tuning = base if self.tuning in ("auto", "default") else parse_tuning(self.tuning, base)
+        self.tuned = report("default" if tuning == base else "given", tuning, {})
         sink = GpuSink(self.device, weight_specs(config), precision=precision, max_piece=PIECE_BYTES)
         making: asyncio.Task[GpuRunner] | None = None
         try:
             await sink.prepare()
             # The buffers are there, only empty: kernels compile and are bound while the weights arrive.
-            making = asyncio.ensure_future(GpuRunner.create(self.device, config, sink.weights))
+            making = asyncio.ensure_future(GpuRunner.create(self.device, config, sink.weights, tuning=tuning))
             await fill(sink)
             await sink.finish()
             if not making.done():
                 compiling()
-            return await making
+            runner = await making
+            if self.tuning == "auto":
+                self.tuned = await runner.tune(precision)
+            return runner
         except BaseException:
             if making is not None:
                 made = (await asyncio.gather(making, return_exceptions=True))[0]

@@ -164,6 +164,7 @@ class Loader:
                 "parameters": parameters,
                 "precision": precision,
                 "backend": backend.name,
+                "tuning": backend.tuned,
                 "context": runner.n_ctx,
                 "vocab": runner.n_vocab,
                 "downloaded": source.downloaded,
