@@ -98,17 +98,16 @@ class Engine:
     async def load(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Free what is loaded and load another model; if that fails, none is left.
 
-        Options: model or files, precision, hub, backend, limits, cache, token (see `LoadOptions`). `hub` may be several
-        addresses, separated by commas: the first that answers is used. While another load runs, the same
-        options join it and other ones cancel it. Returns {model, revision, commit, family, parameters, precision,
-        backend, context, vocab, downloaded, cached, storage, seconds, memory, heap}, sizes in bytes. `downloaded` came
-        over the network and `cached` from the browser's storage; `storage` {kept, reason} tells whether the model will
-        be there next time, and why not (None for what needs no keeping). `memory` is what the model occupies by
-        purpose; `heap` {before, after} is Python's whole wasm memory, which never shrinks, so `after` is also its peak
-        (None outside of Pyodide).
-
-        Raises BusyError while generating, OptionError, HubError, ModelFileError, UnsupportedModelError,
-        GpuUnavailableError (backend "webgpu"), GpuError, and CancelledError after `stop`.
+        Options: model or files, precision, hub, backend, limits, cache, tuning, token (see `LoadOptions`).
+        `hub` may be several addresses, separated by commas: the first that answers is used. While another load
+        runs, the same options join it and other ones cancel it. Returns {model, revision, commit, family,
+        parameters, precision, backend, context, vocab, downloaded, cached, storage, seconds, memory, heap},
+        sizes in bytes. `downloaded` came over the network and `cached` from the browser's storage; `storage`
+        {kept, reason} tells whether the model will be there next time, and why not (None for what needs no
+        keeping). `memory` is what the model occupies by purpose; `heap` {before, after} is Python's whole wasm
+        memory, which never shrinks, so `after` is also its peak (None outside of Pyodide). Raises BusyError
+        while generating, OptionError, HubError, ModelFileError, UnsupportedModelError, GpuUnavailableError
+        (backend "webgpu"), GpuError, and CancelledError after `stop`.
         """
         options = parse_load_options(raw)
         while self._loading is not None and self._loading[0] != options:
@@ -270,6 +269,7 @@ class Engine:
         if self._gpu is None or self._gpu.limits != options.limits or self._gpu.device.lost is not None:
             await self._try_gpu(options.limits)
         if self._gpu is not None:
+            self._gpu.tuning = options.tuning
             return self._gpu
         if options.backend == "webgpu":
             raise GpuUnavailableError(self._gpu_reason)

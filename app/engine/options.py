@@ -59,6 +59,8 @@ class LoadOptions:
     backend: str = "auto"
     limits: str = "adapter"
     cache: str = "auto"
+    tuning: str = "auto"
+    """Kernel parameters: "auto" tries a few and remembers the best, "default", or "name=number, ..." (`gpu.tune`)."""
     token: str | None = field(default=None, repr=False)
     """For gated and private repositories. Goes nowhere but into requests to the hub's own origin."""
     files: Transport | None = None

@@ -97,7 +97,15 @@ class Device:
             # A CPU runs a workgroup's threads one after the other: few threads with much work each.
             size = 4 if "subgroups" in self.features else None
             return Tuning(
-                subgroup_size=size, lanes=4, matvec_threads=64, tile=16, side=4, attend_threads=64, sampler_threads=16
+                subgroup_size=size,
+                lanes=4,
+                matvec_threads=64,
+                combine_threads=64,
+                tile=16,
+                side=4,
+                attend_threads=64,
+                prefill_from=32,
+                sampler_threads=16,
             )
         smallest = int(getattr(self._info, "subgroupMinSize", 0) or 0)
         largest = int(getattr(self._info, "subgroupMaxSize", 0) or 0)

@@ -17,6 +17,8 @@ from app.engine.gpu.plan import Fixed, Plan
 from app.engine.gpu.results import BAD_LOGITS, OK, UNDECIDED, Drawn, can_sample
 from app.engine.gpu.sampler import GpuSampler
 from app.engine.gpu.select import Tuning, cache_floats, describe
+from app.engine.gpu.tune import can_tune, tuned
+from app.engine.gpu.tune import report as tuning_report
 from app.engine.gpu.weights import GpuWeights
 from app.engine.models.config import GPT2Config
 from app.engine.models.gpt2 import gpt2, nest, weight_specs
@@ -51,6 +53,7 @@ class GpuRunner:
         self.python_seconds = 0.0
         self._ms_per_token: float | None = None
         self._prefill_from = Tuning.prefill_from
+        self._rules = tuple(RULES)
 
     @classmethod
     async def create(
@@ -81,13 +84,10 @@ class GpuRunner:
         )
         runner = cls(device, config, weights, fixed)
         runner._prefill_from = tuning.prefill_from
+        runner._rules = tuple(rules)
         try:
-            limits = FuseLimits(device.limits["maxComputeWorkgroupStorageSize"])
             for name, rows in (("prefill", chunk), ("decode", 1)):
-                graph = fuse(_graph(config, single=name == "decode"), rules=rules, limits=limits)
-                runner._plans[name] = await Plan.create(
-                    device, graph, weights=weights, fixed=fixed, rows=rows, tuning=tuning
-                )
+                runner._plans[name] = await runner._plan(rows, single=name == "decode", tuning=tuning)
             runner._sampler = await GpuSampler.create(
                 device,
                 n_vocab=config.n_vocab,
@@ -129,6 +129,39 @@ class GpuRunner:
     async def logits(self) -> NDArray[np.float32]:
         """See `Runner.logits`."""
         return np.frombuffer(await self.device.read(self._fixed.logits, 4 * self.n_vocab), np.float32)
+
+    async def _plan(self, rows: int, *, single: bool, tuning: Tuning) -> Plan:
+        limits = FuseLimits(self.device.limits["maxComputeWorkgroupStorageSize"])
+        graph = fuse(_graph(self.config, single=single), rules=self._rules, limits=limits)
+        return await Plan.create(self.device, graph, weights=self.weights, fixed=self._fixed, rows=rows, tuning=tuning)
+
+    async def tune(self, precision: str) -> dict[str, Any]:
+        """Find the best decode plan for this adapter and use it; returns `tune.tuned`'s report."""
+        if not can_tune(self.device):
+            return tuning_report("default", self.device.tuning(), {})
+
+        async def measure(tuning: Tuning) -> float:
+            plan = await self._plan(1, single=True, tuning=tuning)
+            try:
+                return min([await self._time([plan.js], 0, 1 << 20, 1, 1) for _ in range(2)])
+            finally:
+                plan.free()
+
+        tuning, found = await tuned(self.device, self.config, precision, measure)
+        if tuning != self._plans["decode"].tuning:
+            plan = await self._plan(1, single=True, tuning=tuning)
+            self._plans["decode"].free()
+            self._plans["decode"] = plan
+        return found
+
+    async def _time(self, plans: list[Any], first: int, stop: int, rows: int, length: int) -> float:
+        """GPU milliseconds of the dispatches [first, stop) of some plans, repeated for as long as it takes to tell."""
+
+        async def run(repeats: int) -> float:
+            total = await tabgpt_gpu.time(self.device.js, to_js(plans), first, stop, repeats, rows, length)
+            return float(total) / repeats
+
+        return await run(max(1, min(100, int(_TIMED_MS / max(await run(1), 0.05)))))
 
     def can_sample(self, rules: Rules, top: int) -> bool:
         """See `SamplingRunner.can_sample`."""
@@ -211,29 +244,23 @@ class GpuRunner:
         await self.feed(ids)
         greedy = self._sampler.begin(Rules(temperature=0), top=0, uniforms=np.zeros(1, np.float32), history=ids)
         middle = len(ids) + new // 2
-        decode, prefill, device = self._plans["decode"], self._plans["prefill"], self.device.js
-
-        async def per_run(plans: list[Any], first: int, stop: int, rows: int, length: int) -> float:
-            async def run(repeats: int) -> float:
-                return float(await tabgpt_gpu.time(device, to_js(plans), first, stop, repeats, rows, length)) / repeats
-
-            return await run(max(1, min(100, int(_TIMED_MS / max(await run(1), 0.05)))))
+        decode, prefill = self._plans["decode"], self._plans["prefill"]
 
         async def by_kernel(plan: Any, names: list[str], rows: int, length: int) -> dict[str, float]:
             total: dict[str, float] = {}
             for index, name in enumerate(names):
-                total[name] = total.get(name, 0.0) + await per_run([plan], index, index + 1, rows, length)
+                total[name] = total.get(name, 0.0) + await self._time([plan], index, index + 1, rows, length)
             return total
 
         kernels = await by_kernel(decode.js, [describe(dispatch) for dispatch in decode.dispatches], 1, middle)
         kernels |= await by_kernel(greedy, ["sample"] * self._sampler.dispatches(greedy), 1, middle)
         weights = sum(layout.nbytes for name, layout in self.weights.layouts.items() if name != "wpe.weight")
-        ms = await per_run([decode.js, greedy], 0, 1 << 20, 1, middle)
+        ms = await self._time([decode.js, greedy], 0, 1 << 20, 1, middle)
         rows = min(len(ids), prefill.rows)
         names = [describe(dispatch) for dispatch in prefill.dispatches]
         self.rewind(0)
         return {
-            "prefill_ms": await per_run([prefill.js], 0, 1 << 20, rows, rows),
+            "prefill_ms": await self._time([prefill.js], 0, 1 << 20, rows, rows),
             "prefill_kernels_ms": await by_kernel(prefill.js, names, rows, rows),
             "ms_per_token": ms,
             "kernels_ms": kernels,
