@@ -14,13 +14,19 @@ from weights_tool.folder import folder_source
 from weights_tool.writing import Floats
 
 
-async def open_runner(folder: Path) -> EagerRunner:
-    """Load a model with the engine's own loader and NumPy operations."""
+async def read_params(folder: Path) -> NumpySink:
+    """Read a model's weights with the engine's own loader."""
     source = folder_source(folder)
     checkpoint = await open_checkpoint(source)
     sink = NumpySink(checkpoint.config)
     await stream(checkpoint, weight_specs(checkpoint.config), sink, source=source)
-    return EagerRunner(checkpoint.config, sink.params)
+    return sink
+
+
+async def open_runner(folder: Path) -> EagerRunner:
+    """Load a model with the engine's own loader and NumPy operations."""
+    sink = await read_params(folder)
+    return EagerRunner(sink.config, sink.params)
 
 
 def logits(folder: Path, ids: list[int]) -> Floats:
