@@ -305,8 +305,10 @@ def test_every_control_has_a_name(site_url: str, open_page: OpenPage) -> None:
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844), (320, 568)])
 def test_nothing_is_wider_than_the_screen(site_url: str, open_page: OpenPage, width: int, height: int) -> None:
     page = open_page(viewport={"width": width, "height": height})
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&prompt={'x' * 300}")
+    sheet = Sheet(page).open(f"{site_url}?backend=numpy&max_new_tokens=1&temperature=0&prompt={'x' * 300}")
     expect(sheet.generate).to_be_in_viewport()
+    sheet.ready().run()
+    expect(page.locator("#continue")).to_be_in_viewport(ratio=1)
     assert evaluate(page, "() => document.documentElement.scrollWidth") <= width
 
 

@@ -137,7 +137,7 @@ class GpuRunner:
 
     async def tune(self, precision: str) -> dict[str, Any]:
         """Find the best decode plan for this adapter and use it; returns `tune.tuned`'s report."""
-        if not can_tune(self.device):
+        if not can_tune(self.device, self._weight_bytes()):
             return tuning_report("default", self.device.tuning(), {})
 
         async def measure(tuning: Tuning) -> float:
@@ -153,6 +153,10 @@ class GpuRunner:
             self._plans["decode"].free()
             self._plans["decode"] = plan
         return found
+
+    def _weight_bytes(self) -> int:
+        """Bytes of weights that a token reads."""
+        return sum(layout.nbytes for name, layout in self.weights.layouts.items() if name != "wpe.weight")
 
     async def _time(self, plans: list[Any], first: int, stop: int, rows: int, length: int) -> float:
         """GPU milliseconds of the dispatches [first, stop) of some plans, repeated for as long as it takes to tell."""
@@ -254,7 +258,7 @@ class GpuRunner:
 
         kernels = await by_kernel(decode.js, [describe(dispatch) for dispatch in decode.dispatches], 1, middle)
         kernels |= await by_kernel(greedy, ["sample"] * self._sampler.dispatches(greedy), 1, middle)
-        weights = sum(layout.nbytes for name, layout in self.weights.layouts.items() if name != "wpe.weight")
+        weights = self._weight_bytes()
         ms = await self._time([decode.js, greedy], 0, 1 << 20, 1, middle)
         rows = min(len(ids), prefill.rows)
         names = [describe(dispatch) for dispatch in prefill.dispatches]

@@ -33,6 +33,9 @@ GAIN = 0.97
 """A variant must take less than this share of the best time so far: what is closer is noise."""
 _FILE = "tabgpt-tuning.json"
 
+WORTH_BYTES = 64_000_000
+"""A smaller model is loaded sooner than it is tuned, and its tokens take as long as their launches."""
+
 Time = Callable[[Tuning], Awaitable[float]]
 """Milliseconds that a token takes under a tuning."""
 
@@ -42,9 +45,10 @@ def changed(base: Tuning, change: Mapping[str, Any]) -> Tuning:
     return replace(base, **change)
 
 
-def can_tune(device: Device) -> bool:
-    """Whether measuring makes sense here."""
-    return "timestamp-query" in device.features and device.info()["architecture"] != "swiftshader"
+def can_tune(device: Device, weight_bytes: int) -> bool:
+    """Whether measuring makes sense: on a real GPU with timestamps, for weights worth a second of anyone's time."""
+    real = device.info()["architecture"] != "swiftshader"
+    return real and "timestamp-query" in device.features and weight_bytes >= WORTH_BYTES
 
 
 def parse_tuning(text: str, base: Tuning) -> Tuning:
