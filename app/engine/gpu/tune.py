@@ -30,14 +30,14 @@ VARIANTS: tuple[dict[str, int | None], ...] = (
 BUDGET_S = 0.8
 """No variant is begun after this time."""
 GAIN = 0.97
-"""A variant must take less than this share of the best time so far: what is closer is noise."""
+"""The share of the default's time that a variant must stay below: what is closer is noise."""
 _FILE = "tabgpt-tuning.json"
 
 WORTH_BYTES = 64_000_000
 """A smaller model is loaded sooner than it is tuned, and its tokens take as long as their launches."""
 
-Time = Callable[[Tuning], Awaitable[float]]
-"""Milliseconds that a token takes under a tuning."""
+Compare = Callable[[Tuning], Awaitable[float]]
+"""The time of a token under a tuning, as a share of what it takes with the default."""
 
 
 def changed(base: Tuning, change: Mapping[str, Any]) -> Tuning:
@@ -81,11 +81,8 @@ def parse_tuning(text: str, base: Tuning) -> Tuning:
     return tuning
 
 
-async def tuned(device: Device, config: GPT2Config, precision: str, measure: Time) -> tuple[Tuning, dict[str, Any]]:
-    """The best tuning, remembered or measured now, and `report`'s report; if measured, with seconds and {variant: ms}.
-
-    `measure` gives the milliseconds of a token.
-    """
+async def tuned(device: Device, config: GPT2Config, precision: str, compare: Compare) -> tuple[Tuning, dict[str, Any]]:
+    """The best tuning, remembered or measured now, and `report`'s report; if measured, with seconds and every share."""
     base = device.tuning()
     shape = (config.n_layer, config.n_embd, config.n_inner, config.n_head, config.n_vocab, precision)
     info = device.info()
@@ -95,16 +92,15 @@ async def tuned(device: Device, config: GPT2Config, precision: str, measure: Tim
         return changed(base, change), report("remembered", base, change)
     began = time.perf_counter()
     best: dict[str, int | None] = {}
-    best_ms = await measure(base)
-    times = {"default": best_ms}
+    shares: dict[str, float] = {}
     for variant in VARIANTS:
         if time.perf_counter() - began > BUDGET_S:
             break
-        times[_name(variant)] = ms = await measure(changed(base, variant))
-        if ms < GAIN * best_ms:
-            best, best_ms = variant, ms
+        shares[_name(variant)] = share = await compare(changed(base, variant))
+        if share < min(GAIN, shares.get(_name(best), 1.0)):
+            best = variant
     await _remember(known | {key: best})
-    extra = {"seconds": time.perf_counter() - began, "ms": times}
+    extra = {"seconds": time.perf_counter() - began, "shares": shares}
     return changed(base, best), report("measured", base, best) | extra
 
 

@@ -11,29 +11,29 @@ from tests.browser.lab.models import load
 
 
 async def choose(*, times: dict[str, float], n_layer: int) -> dict[str, Any]:
-    """Tune twice for a model of `n_layer` layers, where a variant takes what `times` says, else 10 ms."""
+    """Tune twice for a model of `n_layer` layers, where a variant takes the share that `times` says, else 1."""
     gpu = await device()
     config = GPT2Config(n_layer=n_layer, n_head=1, n_embd=16, n_vocab=100, n_ctx=8, n_inner=64)
     measured: list[dict[str, Any]] = []
 
-    async def measure(tuning: Tuning) -> float:
+    async def compare(tuning: Tuning) -> float:
         different = {
             name: getattr(tuning, name)
             for name in Tuning.__dataclass_fields__
             if getattr(tuning, name) != getattr(gpu.tuning(), name)
         }
         measured.append(different)
-        return times.get(next(iter(different), "default"), 10.0)
+        return times.get(next(iter(different), "default"), 1.0)
 
-    first, report = await tuned(gpu, config, "f16", measure)
+    first, report = await tuned(gpu, config, "f16", compare)
     count = len(measured)
-    second, again = await tuned(gpu, config, "f16", measure)
+    second, again = await tuned(gpu, config, "f16", compare)
     return {
         "same": first == second,
         "lanes": first.lanes,
         "source": [report["source"], again["source"]],
         "measured": [count, len(measured)],
-        "ms": report["ms"],
+        "shares": report["shares"],
     }
 
 
