@@ -18,7 +18,7 @@ export class FolderPicker {
     element("folder-choose").addEventListener("click", () => this.#input.click());
     this.#input.addEventListener("change", () => {
       const files = [...(this.#input.files ?? [])];
-      if (files.length) chosen(modelIn(files.map((file) => ({ path: file.webkitRelativePath || file.name, file }))));
+      chosen(modelIn(files.map((file) => ({ path: file.webkitRelativePath || file.name, file }))));
       this.#input.value = ""; // the same folder may be chosen again
     });
 
@@ -61,10 +61,13 @@ function modelIn(files) {
 /** @param {DataTransfer} data */
 async function dropped(data) {
   // All must be taken before the first await: the list is empty after the event.
-  const entries = [...data.items].flatMap((item) => item.webkitGetAsEntry() ?? []);
+  const taken = [...data.items].map((item) => ({ entry: item.webkitGetAsEntry(), file: item.getAsFile() }));
   /** @type {{path: string, file: File}[]} */
   const found = [];
-  for (const entry of entries) await collect(entry, entry.name, MAX_DEPTH, found);
+  for (const { entry, file } of taken) {
+    if (entry) await collect(entry, entry.name, MAX_DEPTH, found);
+    else if (file) found.push({ path: file.name, file }); // from a script or another page, so not on the disk
+  }
   return found;
 }
 
