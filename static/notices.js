@@ -82,7 +82,7 @@ export class Notices {
     element("problem-title").textContent = TITLES[name] ?? "That did not work";
     element("problem-text").textContent = message;
     element("problem-retry").textContent = label;
-    element("problem-other").textContent = other?.label ?? "";
+    if (other) element("problem-other").textContent = other.label;
     element("problem-other").hidden = other === null;
     this.#other = other?.act ?? (() => {});
     element("problem").hidden = false;
