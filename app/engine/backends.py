@@ -80,12 +80,13 @@ class WebGpuBackend:
     """Kernels on a GPU device."""
 
     name = "webgpu"
-    prefill_chunk: int | None = None
 
     def __init__(self, device: "Device", limits: str) -> None:
         """Compute on `device`, which was opened with `limits`."""
         self.device = device
         self.limits = limits
+        # A chunk ends in a wait of a few milliseconds; a software adapter takes a fifth of a second for a token.
+        self.prefill_chunk: int | None = 8 if device.info()["architecture"] == "swiftshader" else 256
         self.tuning = "auto"
         """The option of that name for the next `make`."""
         self.tuned: dict[str, Any] | None = None

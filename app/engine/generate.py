@@ -162,6 +162,8 @@ async def _prefill(runner: Runner, ids: list[int], chunk: int | None, cancelled:
         if cancelled():
             return False
         await runner.feed(ids[start : start + step])
+        if start + step < len(ids):
+            await runner.settle()
     return True
 
 

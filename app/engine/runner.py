@@ -31,6 +31,9 @@ class Runner(Protocol):
     async def feed(self, ids: Sequence[int]) -> None:
         """Append `ids` (at least one; `length + len(ids) <= n_ctx`) and compute the logits after the last of them."""
 
+    async def settle(self) -> None:
+        """Wait until what was fed is computed, so that stopping here wastes nothing."""
+
     async def logits(self) -> NDArray[np.float32]:
         """Return the logits [n_vocab] after the last token that was fed."""
 

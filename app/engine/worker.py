@@ -71,7 +71,7 @@ class Page:
             raise OptionError(f"There is no method {method!r}.")
         if method == "complete":
             return await self._complete(call, *args)
-        if method == "load" and args and isinstance(args[0], dict) and args[0].get("files") is not None:
+        if method == "load" and args and isinstance(args[0], dict) and _are_files(args[0].get("files")):
             args[0]["files"] = FileTransport(args[0]["files"])
         if method == "stop":
             self._engine.stop()
@@ -105,6 +105,11 @@ class Page:
     def _send(self, message: dict[str, Any]) -> None:
         # create_pyproxies=False: a value that is not plain data is our mistake, and would leak if it went out.
         self._post(to_js(with_nulls(message), dict_converter=js.Object.fromEntries, create_pyproxies=False))
+
+
+def _are_files(value: Any) -> bool:
+    """Whether these are JS Files; whatever else it is, the engine's options refuse it."""
+    return isinstance(value, list) and all(hasattr(file, "slice") and hasattr(file, "name") for file in value)
 
 
 def plain(value: Any) -> Any:

@@ -21,6 +21,9 @@ class StillRunner:
     async def feed(self, ids: Sequence[int]) -> None:
         self.length += len(ids)
 
+    async def settle(self) -> None:
+        pass
+
     async def logits(self) -> NDArray[np.float32]:
         return np.zeros(self.n_vocab, np.float32)
 

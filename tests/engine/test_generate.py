@@ -32,6 +32,7 @@ class FakeRunner:
         self.n_ctx, self.n_vocab, self.length = n_ctx, n_vocab, 0
         self.cache: list[int] = []
         self.feeds: list[list[int]] = []
+        self.settled = 0
         self.start: int | None = None
         self._script = list(script)
 
@@ -40,6 +41,9 @@ class FakeRunner:
         self.feeds.append(list(ids))
         self.cache[self.length :] = ids
         self.length += len(ids)
+
+    async def settle(self) -> None:
+        self.settled += 1
 
     async def logits(self) -> NDArray[np.float32]:
         await asyncio.sleep(0)
@@ -249,6 +253,7 @@ async def test_a_long_prompt_can_be_stopped_between_its_chunks() -> None:
     )
     assert (result.finish, result.text, result.ids) == ("cancelled", "", [])
     assert runner.feeds == [list(range(8)), list(range(8, 16))]
+    assert runner.settled == 2  # what was fed is computed before anyone asks whether to stop
     assert result.timings["prefill_ms"] is None
 
 

@@ -126,6 +126,10 @@ class GpuRunner:
             self.tokens += piece
             plan.submit(rows=len(piece), length=self.length, logits=start == len(ids))
 
+    async def settle(self) -> None:
+        """See `Runner.settle`."""
+        await self.device.idle()
+
     async def logits(self) -> NDArray[np.float32]:
         """See `Runner.logits`."""
         return np.frombuffer(await self.device.read(self._fixed.logits, 4 * self.n_vocab), np.float32)

@@ -134,6 +134,9 @@ class EagerRunner:
         self._logits = gpt2(ids_array, self._params, self._cache, config=self.config, ops=ops)[0]
         self.tokens += ids
 
+    async def settle(self) -> None:
+        """See `Runner.settle`."""
+
     @property
     def length(self) -> int:
         """See `Runner.length`."""
