@@ -118,7 +118,6 @@ async def test_load_reports_the_model(engine: Engine, events: Events, tiny: dict
         "tuning": None,
         "context": 64,
         "vocab": 8192,
-        "tuning": None,
         "cached": 0,
         "storage": {"kept": False, "reason": None},
     }
