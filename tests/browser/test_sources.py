@@ -93,12 +93,12 @@ def test_a_folder_on_disk(page: Page, hub: Hub) -> None:
         page,
         """() => {
             const input = document.createElement("input");
-            Object.assign(input, { type: "file", id: "folder", webkitdirectory: true });
+            Object.assign(input, { type: "file", id: "picked-folder", webkitdirectory: true });
             document.body.append(input);
         }""",
     )
-    page.set_input_files("#folder", hub.folder / "me" / "tiny")
-    options = '({files: [...document.getElementById("folder").files], backend: "numpy"})'
+    page.set_input_files("#picked-folder", hub.folder / "me" / "tiny")
+    options = '({files: [...document.getElementById("picked-folder").files], backend: "numpy"})'
     loaded = evaluate(page, f"() => window.lm.load({options})", timeout_s=120)
     assert (loaded["model"], loaded["downloaded"], loaded["revision"]) == ("tiny", 0, None)
     assert logits(page) == before
@@ -111,14 +111,14 @@ def test_files_without_a_config(page: Page, hub: Hub, tmp_path: Path) -> None:
         page,
         """() => {
             const input = document.createElement("input");
-            Object.assign(input, { type: "file", id: "files", multiple: true });
+            Object.assign(input, { type: "file", id: "picked-files", multiple: true });
             document.body.append(input);
         }""",
     )
-    page.set_input_files("#files", tmp_path / "notes.txt")
+    page.set_input_files("#picked-files", tmp_path / "notes.txt")
     name, message = evaluate(
         page,
-        """() => window.lm.load({files: [...document.getElementById("files").files]})
+        """() => window.lm.load({files: [...document.getElementById("picked-files").files]})
             .then(() => ["none", ""], (error) => [error.name, error.message])""",
     )
     assert name == "NotFoundError"
