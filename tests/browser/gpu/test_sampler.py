@@ -16,7 +16,7 @@ from tests.browser.lab_page import FIXTURES, Lab
 pytestmark = pytest.mark.browser
 
 DRAWS = int(os.environ.get("TABGPT_DRAWS", "2000"))
-"""For each rule; BENCHMARKS.md has a run of 20,000 on a GPU, which a software adapter would take an hour for."""
+"""For each rule. BENCHMARKS.md tells of 20,000 on a GPU; a software adapter takes minutes for them."""
 NEAR = 2e-5
 """How close to the border between two tokens' shares a uniform number may be for f32 to fall on the other side."""
 
