@@ -1,5 +1,6 @@
 """How a model is loaded: where its files are, what of them is kept, and which backend takes them."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Loader:
         self._progress = on_progress
         self._log = log
         self._cache: Cache | None = None
+        self._opening = asyncio.Lock()
         self._not_kept: str | None = None
 
     async def load(self, options: LoadOptions, backend: Backend) -> Model:
@@ -192,11 +194,13 @@ class Loader:
         return {"kept": kept.complete, "reason": self._cache.trouble or nameless}
 
     async def _open_cache(self) -> Cache | None:
-        if self._cache is None and self._open_store is not None:
-            try:
-                self._cache = Cache(await self._open_store(), log=self._log)
-            except StoreError as error:
-                self._not_kept = str(error)
+        # Asked by a load and by the storage view at once: with two of them, one would not know of the other's trouble.
+        async with self._opening:
+            if self._cache is None and self._open_store is not None:
+                try:
+                    self._cache = Cache(await self._open_store(), log=self._log)
+                except StoreError as error:
+                    self._not_kept = str(error)
         return self._cache
 
 

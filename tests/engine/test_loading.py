@@ -1,5 +1,6 @@
 """Loading as the engine does it, with a store: what is reported, kept, started over and given up."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,22 @@ async def test_cache_off_keeps_nothing(session: Session, hub: Hub, options: dict
     report = await engine.load(options | {"cache": "off"})
     assert report["storage"]["kept"] is False
     assert (await engine.storage())["models"] == []
+
+
+async def test_a_store_is_opened_once(
+    session: Session, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    async def open_slowly() -> Store:
+        opened.append(1)
+        await asyncio.sleep(0.05)
+        return await Session.open_store(session)
+
+    monkeypatch.setattr(session, "open_store", open_slowly)
+    engine = session.engine()
+    report, storage = await asyncio.gather(engine.load(options), engine.storage())
+    assert (report["storage"]["kept"], storage["reason"], len(opened)) == (True, None, 1)
 
 
 async def test_without_storage_it_says_so(transport: HttpTransport, hub: Hub, options: dict[str, Any]) -> None:
