@@ -24,9 +24,13 @@ from app.engine.errors import (
 from app.engine.generate import Result, Started, TokenEvent, generate, prefill
 from app.engine.loading import Loader, Model
 from app.engine.options import LoadOptions, parse_ids, parse_load_options, parse_options
+from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.cache import Store
 from app.engine.weights.transport import Transport
+
+MAX_LOSSES = 3
+"""How often a call starts a lost GPU again before it gives up."""
 
 Emit = Callable[[str, dict[str, Any]], None]
 """Takes an event's name ("status", "progress") and its data."""
@@ -60,6 +64,7 @@ class Engine:
         """
         self._emit = emit
         self._open_gpu = open_gpu
+        self._log = log
         self._loader = Loader(
             transport=transport,
             site=site,
@@ -75,6 +80,8 @@ class Engine:
         self._doing: str | None = None
         self._stopping = False
         self._loading: tuple[LoadOptions, asyncio.Task[Model]] | None = None
+        self._loaded: LoadOptions | None = None
+        self._reloading: asyncio.Task[Model] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -143,6 +150,7 @@ class Engine:
                 eos_id=model.eos_id,
                 prefill_chunk=model.backend.prefill_chunk,
                 cancelled=lambda: self._stopping,
+                recover=self._recovery("generating"),
             )
             try:
                 reading = True
@@ -158,9 +166,6 @@ class Engine:
                             reading = False
                             self._status("generating", "Generating")
                         yield [self._plain(token, model.tokenizer) for token in event]
-            except DeviceLostError:
-                self._lose_gpu()
-                raise
             finally:
                 if self._model is not None:
                     self._status("ready", "Ready")
@@ -183,6 +188,8 @@ class Engine:
         self._stopping = True
         if self._loading is not None:
             self._loading[1].cancel()
+        if self._reloading is not None:
+            self._reloading.cancel()
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
@@ -211,12 +218,13 @@ class Engine:
             ids = list(parse_ids("ids", raw["ids"], model.runner.n_vocab))
             if not 1 <= len(ids) <= model.runner.n_ctx:
                 raise OptionError(f"ids must hold 1 to {model.runner.n_ctx} tokens, not {len(ids)}.")
-            try:
-                await prefill(model.runner, ids, model.backend.prefill_chunk)
-                return await model.runner.logits()
-            except DeviceLostError:
-                self._lose_gpu()
-                raise
+            runner, recover = model.runner, self._recovery("computing logits")
+            while True:
+                try:
+                    await prefill(runner, ids, model.backend.prefill_chunk)
+                    return await runner.logits()
+                except DeviceLostError as error:
+                    runner = await recover(error)
 
     async def bench(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Measure the loaded model; see `bench.bench`. The report names the adapter."""
@@ -248,8 +256,15 @@ class Engine:
     async def _load_alone(self, options: LoadOptions) -> Model:
         with self._alone("loading a model"):
             self._free()
+            losses = 0
             try:
-                self._model = await self._loader.load(options, await self._backend(options))
+                while self._model is None:
+                    try:
+                        self._model = await self._loader.load(options, await self._backend(options))
+                    except DeviceLostError as error:
+                        losses += 1
+                        self._lost(error, losses, "loading")
+                self._loaded = options
             except MemoryError as error:
                 raise UnsupportedModelError(
                     "There is not enough memory for this model. Choose a smaller one, or a browser with WebGPU."
@@ -285,10 +300,57 @@ class Engine:
         except GpuUnavailableError as error:
             self._gpu_reason = str(error)
 
-    def _lose_gpu(self) -> None:
-        """Forget a device that is lost, and the model on it; the next load opens another."""
+    def _recovery(self, doing: str) -> Callable[[DeviceLostError], Awaitable[Runner]]:
+        """Return what to do for one call when the GPU is lost: the model is loaded again, onto another device.
+
+        That raises DeviceLostError if it happened too often or there is no other device; then no model is loaded.
+        """
+        losses = 0
+
+        async def recover(error: DeviceLostError) -> Runner:
+            nonlocal losses
+            assert self._loaded is not None
+            while True:
+                losses += 1
+                self._lost(error, losses, doing)
+                try:
+                    self._reloading = asyncio.ensure_future(self._reload(self._loaded))
+                    self._model = await self._reloading
+                except DeviceLostError as again:
+                    error = again
+                except asyncio.CancelledError as cancelled:
+                    raise CancelledError("The GPU was lost, and loading the model again was stopped.") from cancelled
+                finally:
+                    self._reloading = None
+                    if self._model is None:
+                        self._status("idle", "No model is loaded")
+                if self._model is not None:
+                    self._status("generating", "Going on")
+                    return self._model.runner
+
+        return recover
+
+    async def _reload(self, options: LoadOptions) -> Model:
+        await self._try_gpu(options.limits)
+        if self._gpu is None:
+            raise GpuUnavailableError(
+                f"The GPU was lost, and there is no other: {self._gpu_reason} Load the model with backend numpy, or "
+                "restart the browser."
+            )
+        self._gpu.tuning = options.tuning
+        return await self._loader.load(options, self._gpu)
+
+    def _lost(self, error: DeviceLostError, losses: int, doing: str) -> None:
+        """Forget a device that is lost, and the model on it. Raises DeviceLostError if that happened too often."""
         self._model = self._gpu = None
-        self._status("idle", "The GPU was lost; load the model again")
+        if losses > MAX_LOSSES:
+            self._status("idle", "No model is loaded")
+            raise DeviceLostError(
+                f"The GPU was lost {losses} times while {doing}, the last time with: {error} Choose a smaller model or "
+                "precision (q8 or q4), or backend numpy."
+            ) from error
+        self._log(f"{error} (loss {losses} while {doing})")
+        self._status("loading", "The GPU was lost; starting it again")
 
     def _free(self) -> None:
         if self._model is not None:

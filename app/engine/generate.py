@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from app.engine.errors import OptionError
+from app.engine.errors import DeviceLostError, OptionError
 from app.engine.options import Options, parse_ids
 from app.engine.runner import Runner
 from app.engine.stop import StopFilter
-from app.engine.token_source import TokenSource, source_for
+from app.engine.token_source import Token, TokenSource, source_for
 from app.engine.tokenizer import StreamDecoder, Tokenizer
 
 FINISHES = ("length", "eos", "stop", "cancelled", "context")
@@ -69,13 +70,18 @@ async def generate(
     prefill_chunk: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     source: TokenSource | None = None,
+    recover: Callable[[DeviceLostError], Awaitable[Runner]] | None = None,
 ) -> AsyncGenerator[Started | list[TokenEvent] | Result, None]:
     """Yield one Started, then a TokenEvent for each token, in groups as they become known, then one Result.
 
     What the runner's cache has in common with the prompt's beginning is kept, the rest forgotten. The prompt is read in
     chunks of `prefill_chunk` tokens (None: all at once), and `cancelled` is asked between chunks and tokens, after the
-    event loop has had its turn. Raises OptionError for ids outside the vocabulary or an empty prompt without an
-    `eos_id` to start from, NonFiniteLogitsError, and what the runner raises.
+    event loop has had its turn. When the GPU is lost, `recover` gives another runner of the same model, or raises; the
+    text then goes on as if nothing had happened: what was read and written is read again, and the next token is drawn
+    with the number that it would have been drawn with.
+
+    Raises OptionError for ids outside the vocabulary or an empty prompt without an `eos_id` to start from,
+    NonFiniteLogitsError, and what the runner raises.
     """
     called = time.perf_counter()
     prompt_ids, truncated = _prompt_ids(runner, tokenizer, options, eos_id)
@@ -84,61 +90,49 @@ async def generate(
     slides = options.on_full == "slide"
     # Generation ends here at the latest; what the stop filter holds back is then let go with the last token.
     most = options.max_new_tokens if slides else min(options.max_new_tokens, runner.n_ctx - len(prompt_ids))
-    decoder, stops = StreamDecoder(tokenizer), StopFilter(options.stop)
-    text: list[str] = []
-    events: list[TokenEvent] = []
-    times: list[float] = []
+    written = _Written(tokenizer, options.stop, eos_id, most)
+    events, times = written.events, written.times
 
     started = time.perf_counter()
     window, finish = prompt_ids, ""
     while not finish:
-        # What the cache holds of this text already need not be read again, but for its last token's logits.
-        runner.rewind(min(_common_prefix(runner.tokens, window), len(window) - 1))
-        if not await _prefill(runner, window[runner.length :], prefill_chunk, cancelled):
-            finish = "cancelled"
-            break
         done = len(events)
-        limit = min(options.max_new_tokens - done, runner.n_ctx - len(window))
-        tokens = (source or source_for(runner, options))(runner, window, options, limit, done)
         try:
-            async for tokens_of_group in tokens:
-                await asyncio.sleep(0)
-                if cancelled():
-                    finish = "cancelled"
-                    break
-                times += [time.perf_counter()] * len(tokens_of_group)
-                group: list[TokenEvent] = []
-                for token in tokens_of_group:
-                    if token.id == eos_id:
-                        finish = "eos"
+            # What the cache holds of this text already need not be read again, but for its last token's logits.
+            runner.rewind(min(_common_prefix(runner.tokens, window), len(window) - 1))
+            if not await _prefill(runner, window[runner.length :], prefill_chunk, cancelled):
+                finish = "cancelled"
+                break
+            limit = min(options.max_new_tokens - done, runner.n_ctx - len(window))
+            tokens = (source or source_for(runner, options))(runner, window, options, limit, done)
+            async with aclosing(tokens):
+                async for tokens_of_group in tokens:
+                    await asyncio.sleep(0)
+                    if cancelled():
+                        finish = "cancelled"
                         break
-                    shown = stops.push(decoder.push(token.id))
-                    if len(events) + len(group) + 1 == most:
-                        shown += stops.flush()
-                    group.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top))
-                    if stops.stopped:
-                        finish = "stop"
+                    group, finish = written.push(tokens_of_group)
+                    if group:
+                        yield group
+                    if finish:
                         break
-                events += group
-                text += [event.text for event in group]
-                if group:
-                    yield group
-                if finish:
-                    break
-        finally:
-            await tokens.aclose()
+        except DeviceLostError as error:
+            if not finish:
+                if recover is None:
+                    raise
+                runner = await recover(error)
         if not finish and len(events) >= most:
             finish = "length" if len(events) == options.max_new_tokens else "context"
         if not finish:
-            new = [event.id for event in events[done:] if event.id is not None]
-            window = [*window, *new][-max(1, runner.n_ctx // 2) :]
-    if held := stops.flush():
-        text.append(held)
-        yield [TokenEvent(text=held)]
+            window = [*window, *_ids(events[done:])]
+            if len(window) >= runner.n_ctx:
+                window = window[-max(1, runner.n_ctx // 2) :]
+    if held := written.flush():
+        yield [held]
 
     yield Result(
-        text="".join(text),
-        ids=[event.id for event in events if event.id is not None],
+        text="".join(written.text),
+        ids=_ids(events),
         prompt_ids=prompt_ids,
         finish=finish,
         truncated=truncated,
@@ -147,6 +141,49 @@ async def generate(
         top=[event.top for event in events] if options.top else None,
         timings=_timings(called, started, times, len(prompt_ids), len(events)),
     )
+
+
+class _Written:
+    """What a generation has come to so far."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], eos_id: int | None, most: int) -> None:
+        self.events: list[TokenEvent] = []
+        self.text: list[str] = []
+        self.times: list[float] = []
+        self._decoder, self._stops = StreamDecoder(tokenizer), StopFilter(stop)
+        self._eos_id, self._most = eos_id, most
+
+    def push(self, tokens: Sequence[Token]) -> tuple[list[TokenEvent], str]:
+        """Take the next tokens; return their events, and "eos" or "stop" where one of them ends the text."""
+        self.times += [time.perf_counter()] * len(tokens)
+        group: list[TokenEvent] = []
+        finish = ""
+        for token in tokens:
+            if token.id == self._eos_id:
+                finish = "eos"
+                break
+            shown = self._stops.push(self._decoder.push(token.id))
+            if len(self.events) + len(group) + 1 == self._most:
+                shown += self._stops.flush()
+            group.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top))
+            if self._stops.stopped:
+                finish = "stop"
+                break
+        self.events += group
+        self.text += [event.text for event in group]
+        return group, finish
+
+    def flush(self) -> TokenEvent | None:
+        """Return the text that was held back and turned out not to be a stop string, if any."""
+        held = self._stops.flush()
+        if not held:
+            return None
+        self.text.append(held)
+        return TokenEvent(text=held)
+
+
+def _ids(events: Sequence[TokenEvent]) -> list[int]:
+    return [event.id for event in events if event.id is not None]
 
 
 async def prefill(runner: Runner, ids: list[int], chunk: int | None = None) -> None:

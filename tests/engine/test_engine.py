@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
@@ -473,26 +473,124 @@ async def test_other_limits_need_another_device(gpu_engine: Engine, gpus: Gpus, 
     assert [gpu.fake.destroyed for gpu in gpus.opened] == [True, False]
 
 
-async def test_a_lost_device_is_replaced_at_the_next_load(
+class Losing:
+    """Lets the GPU be lost at the first `times` feeds from number `after` on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, after: int = 0, times: int = 1) -> None:
+        self._left, self._after, self._feed = times, after, EagerRunner.feed
+        losing = self
+
+        async def feed(runner: EagerRunner, ids: Sequence[int]) -> None:
+            losing._after -= 1
+            if losing._after < 0 and losing._left:
+                losing._left -= 1
+                raise DeviceLostError("The GPU device was lost (test).")
+            await losing._feed(runner, ids)
+
+        monkeypatch.setattr(EagerRunner, "feed", feed)
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+async def test_a_generation_goes_on_after_a_loss(
+    gpu_engine: Engine,
+    gpus: Gpus,
+    events: Events,
+    tiny: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    await gpu_engine.load(tiny)
+    options = {"ids": [5, 6, 7], "max_new_tokens": 8, "temperature": 1, "seed": 3}
+    whole = await gpu_engine.complete(options)
+    Losing(monkeypatch, after=after, times=2)
+    again = await gpu_engine.complete(options)
+    assert (again["ids"], again["text"], again["finish"]) == (whole["ids"], whole["text"], whole["finish"])
+    assert len(gpus.opened) == 3
+    assert any("starting it again" in data["text"] for data in events.of("status"))
+    assert events.states()[-1] == "ready"
+    assert (await gpu_engine.complete(options))["ids"] == whole["ids"]
+
+
+async def test_logits_come_after_a_loss(
+    gpu_engine: Engine, gpus: Gpus, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gpu_engine.load(tiny)
+    whole = await gpu_engine.logits({"ids": [5, 6]})
+    Losing(monkeypatch)
+    assert np.array_equal(await gpu_engine.logits({"ids": [5, 6]}), whole)
+    assert len(gpus.opened) == 2
+
+
+async def test_a_gpu_that_is_lost_again_and_again_is_given_up(
     gpu_engine: Engine, gpus: Gpus, events: Events, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await gpu_engine.load(tiny)
-
-    async def lost(*_: object) -> None:
-        raise DeviceLostError("The GPU device was lost (test).")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(EagerRunner, "feed", lost)
-        with pytest.raises(DeviceLostError):
-            await gpu_engine.complete({"prompt": "a"})
+    Losing(monkeypatch, times=4)
+    with pytest.raises(DeviceLostError, match=r"lost 4 times while generating.*smaller model or precision.*numpy"):
+        await gpu_engine.complete({"prompt": "a"})
     assert events.states()[-1] == "idle"
     with pytest.raises(NotLoadedError):
         await gpu_engine.complete({"prompt": "a"})
     await gpu_engine.load(tiny)
-    assert len(gpus.opened) == 2
-    gpus.opened[1].fake.lost = "while nobody looked"
+    assert len(gpus.opened) == 5
+
+
+async def test_without_another_gpu_it_says_so(
+    gpu_engine: Engine, gpus: Gpus, events: Events, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     await gpu_engine.load(tiny)
+    Losing(monkeypatch)
+    gpus.missing = "The adapter is gone."
+    with pytest.raises(GpuUnavailableError, match=r"there is no other: The adapter is gone\..*numpy"):
+        await gpu_engine.complete({"prompt": "a"})
+    assert events.states()[-1] == "idle"
+    assert (await gpu_engine.load(tiny))["backend"] == "numpy"
+
+
+async def test_a_loss_between_two_loads_is_noticed(gpu_engine: Engine, gpus: Gpus, tiny: dict[str, Any]) -> None:
+    await gpu_engine.load(tiny)
+    gpus.opened[0].fake.lost = "while nobody looked"
+    await gpu_engine.load(tiny)
+    assert len(gpus.opened) == 2
+
+
+async def test_a_loss_while_loading_starts_the_load_again(
+    gpu_engine: Engine, gpus: Gpus, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, left = FakeGpu.make, 2
+
+    async def lost(self: FakeGpu, *arguments: Any) -> Runner:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise DeviceLostError("The GPU device was lost (test).")
+        return await make(self, *arguments)
+
+    monkeypatch.setattr(FakeGpu, "make", lost)
+    assert (await gpu_engine.load(tiny))["backend"] == "webgpu"
     assert len(gpus.opened) == 3
+    left = 9
+    with pytest.raises(DeviceLostError, match="4 times while loading"):
+        await gpu_engine.load(tiny)
+
+
+async def test_stop_ends_a_recovery(
+    gpu_engine: Engine, gpus: Gpus, events: Events, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gpu_engine.load(tiny)
+    Losing(monkeypatch)
+
+    async def never(*_: Any) -> Any:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(FakeGpu, "make", never)
+    going = asyncio.ensure_future(gpu_engine.complete({"prompt": "a"}))
+    while len(gpus.opened) < 2:
+        await asyncio.sleep(0.01)
+    gpu_engine.stop()
+    with pytest.raises(CancelledError, match=r"lost.*stopped"):
+        await going
+    assert events.states()[-1] == "idle"
 
 
 async def test_webgpu_needs_a_browser() -> None:

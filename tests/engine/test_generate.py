@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine.errors import NonFiniteLogitsError, OptionError
+from app.engine.errors import DeviceLostError, NonFiniteLogitsError, OptionError
 from app.engine.generate import Result, Started, TokenEvent, generate, prefill
 from app.engine.options import Options, parse_options
 from app.engine.runner import Runner
@@ -423,3 +423,39 @@ async def test_a_full_context_may_slide() -> None:
     await follow.feed([*prompt, *result.ids[:6]][-8:])
     number = np.random.default_rng(4).random(7, dtype=np.float32)[6]
     assert result.ids[6] == sample(await follow.logits(), Rules(temperature=1), float(number)).id
+
+
+class LosingRunner(FakeRunner):
+    """Lost when it is fed for the time number `at`."""
+
+    def __init__(self, at: int, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self._at = at
+
+    async def feed(self, ids: Sequence[int]) -> None:
+        self._at -= 1
+        if self._at < 0:
+            raise DeviceLostError("lost (test)")
+        await super().feed(ids)
+
+
+@pytest.mark.parametrize("slide", ["end", "slide"])
+@pytest.mark.parametrize("at", range(12))
+async def test_a_lost_gpu_changes_nothing_of_the_text(at: int, slide: str) -> None:
+    given = {"ids": [1, 2, 3, 4, 5], "max_new_tokens": 20, "on_full": slide, "seed": 2, "temperature": 1.0}
+    given |= {"repetition_penalty": 1.3}
+    whole = await result_of(FakeRunner(n_ctx=16), given, prefill_chunk=2)
+    losses: list[DeviceLostError] = []
+
+    async def recover(error: DeviceLostError) -> Runner:
+        losses.append(error)
+        return FakeRunner(n_ctx=16)
+
+    found = await result_of(LosingRunner(at, n_ctx=16), given, prefill_chunk=2, recover=recover)
+    assert len(losses) == 1
+    assert (found.ids, found.text, found.finish) == (whole.ids, whole.text, whole.finish)
+
+
+async def test_without_a_recovery_a_lost_gpu_ends_it() -> None:
+    with pytest.raises(DeviceLostError):
+        await result_of(LosingRunner(3), {"ids": [1, 2]})
