@@ -129,10 +129,17 @@ class EagerRunner:
 
     async def feed(self, ids: Sequence[int]) -> None:
         """See `Runner.feed`."""
-        ops = EagerOps(self.length)
-        ids_array = np.asarray(ids, dtype=np.int64)
-        self._logits = gpt2(ids_array, self._params, self._cache, config=self.config, ops=ops)[0]
+        self.take(ids, EagerOps(self.length))
+
+    def take(self, ids: Sequence[int], ops: Any) -> None:
+        """Feed, computing with `ops`, which may note what passes through."""
+        self._logits = self.run(ids, ops)[-1]
         self.tokens += ids
+
+    def run(self, ids: Sequence[int], ops: Any) -> Array:
+        """Compute a step with `ops` and return what `logits` gave; the cache is written, but counts no longer."""
+        logits: Array = gpt2(np.asarray(ids, dtype=np.int64), self._params, self._cache, config=self.config, ops=ops)
+        return logits
 
     async def settle(self) -> None:
         """See `Runner.settle`."""
