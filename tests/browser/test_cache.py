@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import BrowserContext, Error, Page
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from app.server.asgi import make_app
 from app.server.site import Site
 from tests.browser.conftest import Launch
 from tests.browser.waiting import evaluate
+from tests.browser.worker_prefix import with_worker_prefix
 from tests.hub_double import COMMIT, Hub, hub_double
 from tests.serving import serving
 from weights_tool.__main__ import main
@@ -270,17 +268,8 @@ def test_a_full_storage_does_not_stop_a_load(launch: Launch, hub: Hub, site_url:
 
 def test_without_storage_it_works_in_memory(launch: Launch, hub: Hub, site: Site) -> None:
     # As in a private window of some browsers: the interface is there, and refuses.
-    refusal = b"StorageManager.prototype.getDirectory = async () => { throw new DOMException('no', 'SecurityError'); };"
-    application = make_app(site)
-
-    async def without_storage(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/worker.js":
-            script = refusal + site.files()["worker.js"].read_bytes()
-            await Response(script, media_type="text/javascript")(scope, receive, send)
-        else:
-            await application(scope, receive, send)
-
-    with serving(without_storage) as url:
+    refusal = "StorageManager.prototype.getDirectory = async () => { throw new DOMException('no', 'SecurityError'); };"
+    with serving(with_worker_prefix(site, refusal)) as url:
         check_without_storage(launch, hub, url)
 
 

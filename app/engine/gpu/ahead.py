@@ -63,9 +63,8 @@ class Ahead:
                     submitted += steps
                 future, staging = pending.popleft()
                 self.python_seconds += time.perf_counter() - busy
-                data = await future
+                data = await self._device.arrival(future)
                 busy = time.perf_counter()
-                self._device.check()
                 self._staging.append(staging)
                 group = parse(data.to_bytes())
                 now = time.perf_counter()

@@ -1,7 +1,8 @@
 """The WebGPU device: asked for, described, compiled for, written to and read from. Runs under Pyodide only."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import js
@@ -22,6 +23,9 @@ _LIMITS = (
     "maxComputeWorkgroupSizeX",
     "maxComputeWorkgroupsPerDimension",
 )
+_REPORT_S = 0.2
+"""How long to wait for the device's report of a failure that has shown already."""
+
 _FEATURES = ("subgroups", "timestamp-query", "shader-f16")
 
 
@@ -42,6 +46,7 @@ class Device:
         self._read_lock = asyncio.Lock()
         self._error: str | None = None
         self.lost: str | None = None
+        self._gone = asyncio.Event()
         self._on_error = create_proxy(self._note_error)
         device.addEventListener("uncapturederror", self._on_error)
         self._on_lost = create_proxy(self._note_lost)
@@ -52,6 +57,7 @@ class Device:
 
     def _note_lost(self, info: Any) -> None:
         self.lost = str(info.message) or str(info.reason)
+        self._gone.set()
 
     def check(self) -> None:
         """Raise what WebGPU has reported since the last call: DeviceLostError or GpuError."""
@@ -122,7 +128,7 @@ class Device:
         bindings = [[binding.number, binding.type] for binding in kernel.bindings().values()]
         result = await tabgpt_gpu.compile(self.js, kernel.name, kernel.source(), to_js(bindings))
         if hasattr(result, "error"):
-            self.check()
+            await self._reports()
             raise GpuError(f"The kernel wgsl/{kernel.name}.wgsl did not compile on this GPU: {result.error}")
         self._pipelines[kernel] = (result.pipeline, result.layout)
 
@@ -157,15 +163,25 @@ class Device:
                 if self._staging is not None:
                     self.buffers.destroy(self._staging)
                 self._staging = self.buffers.create(nbytes, "staging", MAP_READ | COPY_DST)
-            try:
-                copy = await tabgpt_gpu.read(self.js, buffer.js, offset, nbytes, self._staging.js)
-            except JsException as error:
-                await asyncio.sleep(0)  # let the device's own report of the cause arrive first
-                self.check()
-                raise GpuError(f"The GPU did not give a result back: {error}") from error
-        self.check()
+            copy = await self.arrival(tabgpt_gpu.read(self.js, buffer.js, offset, nbytes, self._staging.js))
         data: bytes = copy.to_bytes()
         return data
+
+    async def arrival(self, promise: Awaitable[Any]) -> Any:
+        """Wait for what the GPU gives back. Raises DeviceLostError or GpuError, also if it came and is worthless."""
+        try:
+            result = await promise
+        except JsException as error:
+            await self._reports()
+            raise GpuError(f"The GPU did not give a result back: {error}") from error
+        self.check()
+        return result
+
+    async def _reports(self) -> None:
+        """Let the device's own report of what went wrong arrive, and raise it: it may come after the failure itself."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), _REPORT_S)
+        self.check()
 
     def push_memory_scope(self) -> None:
         """Begin to catch failed allocations."""
@@ -173,8 +189,7 @@ class Device:
 
     async def pop_memory_scope(self, doing: str) -> None:
         """End it. Raises GpuError if memory ran out, with what is allocated."""
-        error = await self.js.popErrorScope()
-        self.check()
+        error = await self.arrival(self.js.popErrorScope())
         if error:
             total = sum(self.buffers.bytes_by_purpose().values())
             raise GpuError(

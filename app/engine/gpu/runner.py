@@ -1,6 +1,6 @@
 """A `Runner` on WebGPU: two plans over one set of weights and caches, for prompt chunks and for single tokens."""
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,6 +13,7 @@ from app.engine.errors import NonFiniteLogitsError
 from app.engine.gpu.ahead import MAX_AHEAD, Ahead
 from app.engine.gpu.buffers import COPY_DST, STORAGE, UNIFORM, Buffer
 from app.engine.gpu.device import Device
+from app.engine.gpu.inspector import GpuInspector
 from app.engine.gpu.plan import Fixed, Plan
 from app.engine.gpu.results import BAD_LOGITS, OK, UNDECIDED, Drawn, can_sample
 from app.engine.gpu.sampler import GpuSampler
@@ -20,13 +21,14 @@ from app.engine.gpu.select import Tuning, cache_floats, describe
 from app.engine.gpu.tune import can_tune, tuned
 from app.engine.gpu.tune import report as tuning_report
 from app.engine.gpu.weights import GpuWeights
-from app.engine.models.config import GPT2Config
-from app.engine.models.gpt2 import gpt2, nest, weight_specs
+from app.engine.models import forward, nest, weight_specs
+from app.engine.models.config import Config
 from app.engine.ops.fuse import RULES, FuseLimits, fuse
-from app.engine.ops.record import Graph, Weight, padded, record
+from app.engine.ops.record import Graph, Model, Weight, padded, record
 from app.engine.sampling import Rules
 from app.engine.sampling import sample as choose
 from app.engine.sampling import top as ranking
+from app.engine.weights.spec import merged
 
 CHUNK = 512
 """Tokens of the prompt that one submit takes at most."""
@@ -39,7 +41,7 @@ _TIMED_MS = 20.0
 class GpuRunner:
     """See `SamplingRunner`. Made by `create`."""
 
-    def __init__(self, device: Device, config: GPT2Config, weights: GpuWeights, fixed: Fixed) -> None:
+    def __init__(self, device: Device, config: Config, weights: GpuWeights, fixed: Fixed) -> None:
         self.device = device
         self.config = config
         self.weights = weights
@@ -49,6 +51,7 @@ class GpuRunner:
         self._fixed = fixed
         self._plans: dict[str, Plan] = {}
         self._sampler: GpuSampler | None = None
+        self._inspector: GpuInspector | None = None
         self._drawn = 0
         self.python_seconds = 0.0
         self._ms_per_token: float | None = None
@@ -59,7 +62,7 @@ class GpuRunner:
     async def create(
         cls,
         device: Device,
-        config: GPT2Config,
+        config: Config,
         weights: GpuWeights,
         *,
         rules: Collection[str] = tuple(RULES),
@@ -139,6 +142,30 @@ class GpuRunner:
         graph = fuse(_graph(self.config, single=single), rules=self._rules, limits=limits)
         return await Plan.create(self.device, graph, weights=self.weights, fixed=self._fixed, rows=rows, tuning=tuning)
 
+    async def make_plan(
+        self,
+        rows: int,
+        *,
+        single: bool,
+        fixed: Fixed,
+        wrap: Callable[[Model], Model],
+        keep: Callable[[Graph], None],
+    ) -> Plan:
+        """Make a plan for looking into the model: `wrap` sees the model run, `keep` says what of its graph to keep."""
+        graph = _graph(self.config, single=single, wrap=wrap)
+        keep(graph)
+        fuse(graph, limits=FuseLimits(self.device.limits["maxComputeWorkgroupStorageSize"]))
+        tuning, weights = self._plans["decode"].tuning, self.weights
+        return await Plan.create(
+            self.device, graph, weights=weights, fixed=fixed, rows=rows, tuning=tuning, purpose="inspection"
+        )
+
+    def inspector(self) -> GpuInspector:
+        """See `InspectableRunner.inspector`."""
+        if self._inspector is None:
+            self._inspector = GpuInspector(self, self._fixed)
+        return self._inspector
+
     async def tune(self, precision: str) -> dict[str, Any]:
         """Find the best decode plan for this adapter and use it; returns `tune.tuned`'s report."""
         if not can_tune(self.device, self._weight_bytes()):
@@ -172,7 +199,8 @@ class GpuRunner:
         """GPU milliseconds of the dispatches [first, stop) of some plans, repeated for as long as it takes to tell."""
 
         async def run(repeats: int) -> float:
-            total = await tabgpt_gpu.time(self.device.js, to_js(plans), first, stop, repeats, rows, length)
+            timed = tabgpt_gpu.time(self.device.js, to_js(plans), first, stop, repeats, rows, length)
+            total = await self.device.arrival(timed)
             return float(total) / repeats
 
         return await run(max(1, min(100, int(_TIMED_MS / max(await run(1), 0.05)))))
@@ -297,6 +325,8 @@ class GpuRunner:
 
     def free(self) -> None:
         """See `Runner.free`."""
+        if self._inspector is not None:
+            self._inspector.free()
         for plan in self._plans.values():
             plan.free()
         self._plans.clear()
@@ -310,7 +340,6 @@ class GpuRunner:
         return [fixed.step, fixed.ids, *fixed.caches, fixed.logits, fixed.unread, fixed.unwritten]
 
 
-def _graph(config: GPT2Config, *, single: bool) -> Graph:
-    shapes = {spec.name: spec.shape[::-1] if spec.kind == "conv1d" else spec.shape for spec in weight_specs(config)}
-    params = nest({name: Weight(name, shape) for name, shape in shapes.items()})
-    return record(gpt2, params, config, single=single)
+def _graph(config: Config, *, single: bool, wrap: Callable[[Model], Model] = lambda model: model) -> Graph:
+    params = nest({spec.name: Weight(spec.name, spec.out_shape) for spec in merged(weight_specs(config))})
+    return record(wrap(forward(config)), params, config, single=single)
