@@ -1,4 +1,4 @@
-"""GPT-2's byte-level BPE: tiktoken's Encoding, built from a repository's own files.
+"""Byte-level BPE: tiktoken's Encoding, built from a repository's own files.
 
 tiktoken merges the pair whose join has the lowest rank. So the 256 bytes get the ranks 0 to 255 here, each merge's
 result the next one, and two tables lead from ranks to the vocabulary's ids and back (for GPT-2 itself they differ only
@@ -6,23 +6,17 @@ in the bytes' order). Tokens that no merge makes, like `<|endoftext|>`, are kept
 """
 
 import codecs
-import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Literal, cast
 
 import numpy as np
-import regex
 import tiktoken
 
+from app.engine.tokenizer_added import AddedTokens
 from app.engine.tokenizer_files import Vocabulary, read_vocabulary
-
-# As tiktoken has it for GPT-2; the same pieces as the pattern in the original encoder.py.
-_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-# The same for Python's regex module, whose \s has four control characters more than Unicode's White_Space.
-_PIECES = regex.compile(
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\p{White_Space}\p{L}\p{N}]++"
-    r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}"
-)
-_SPACE, _NO_SPACE = re.compile(r"[^\S\x1c-\x1f]+"), re.compile(r"[\S\x1c-\x1f]+")
+from app.engine.tokenizer_patterns import NO_SPACE, SPACE
 
 LONG_PIECE = 512
 """Characters of one piece up to which tiktoken is fast: its time grows with the square of the length (0.12: 10 s for
@@ -47,20 +41,33 @@ class Tokenizer:
         self._to_id = to_id
         self._all_bytes = bool((to_id >= 0).all())
         self._bytes = vocabulary.decoder()
-        self._special = vocabulary.special
-        self._plain_added = {text: id_ for text, id_ in vocabulary.added.items() if text not in vocabulary.special}
+        self._form = cast(Literal["NFC", "NFD", "NFKC", "NFKD"] | None, vocabulary.normal_form)
+        self._added = AddedTokens(token for token in vocabulary.added if not (token.normalized and self._form))
+        self._added_later = AddedTokens(
+            replace(token, text=unicodedata.normalize(self._form, token.text))
+            for token in vocabulary.added
+            if token.normalized and self._form
+        )
         self._prefix_space = vocabulary.add_prefix_space
-        self._encoding = tiktoken.Encoding("repository", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={})
+        self._pattern = vocabulary.pattern
+        # tiktoken takes a piece that is a token as a whole, like `ignore_merges`. What no merge makes it must not know.
+        self._whole = vocabulary.other if vocabulary.whole_pieces else {}
+        source = vocabulary.pattern.source
+        self._encoding = tiktoken.Encoding("repository", pat_str=source, mergeable_ranks=ranks, special_tokens={})
         self.n_vocab = max(self._bytes, default=-1) + 1
         """One more than the greatest id that the files define. A model's may be greater (padding)."""
         self.eos_id = vocabulary.special.get("<|endoftext|>") if eos_id is None else eos_id
         """The token that ends a text, and begins one without a prompt."""
+        self.prefix = vocabulary.prefix
+        """Ids with which the model expects a text to begin (BOS, if it has one); `encode` leaves them out."""
+        self.special = vocabulary.special
+        """Ids of the tokens that control the model, by their spelling."""
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], *, eos_id: int | None = None) -> "Tokenizer":
         """Build from the contents of `tokenizer.json`, or of `vocab.json` and `merges.txt`.
 
-        Raises TokenizerError for what is damaged, or is no byte-level BPE with GPT-2's rules.
+        Raises TokenizerError for what is damaged, or is no byte-level BPE with rules that are known.
         """
         return cls(read_vocabulary(files), eos_id=eos_id)
 
@@ -71,18 +78,15 @@ class Tokenizer:
         signs) are encoded in overlapping stretches, the same ids as at once but for vocabularies made to differ.
         """
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        added = self._plain_added | (self._special if allow_special else {})
-        if not added:
-            return self._plain(text)
-        # Longest first, so that of two that begin alike the longer one is found.
-        pattern = re.compile("|".join(map(re.escape, sorted(added, key=len, reverse=True))))
         ids: list[int] = []
-        start = 0
-        for match in pattern.finditer(text):
-            ids += self._plain(text[start : match.start()])
-            ids.append(added[match.group()])
-            start = match.end()
-        return ids + self._plain(text[start:])
+        for part in self._added.split(text, allow_special=allow_special):
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            normal = part if self._form is None else unicodedata.normalize(self._form, part)
+            for piece in self._added_later.split(normal, allow_special=allow_special):
+                ids += [piece] if isinstance(piece, int) else self._plain(piece)
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8, and ids without a token, become U+FFFD."""
@@ -100,18 +104,25 @@ class Tokenizer:
         """Encode text without any added token."""
         if self._prefix_space and text and not text.startswith(" "):
             text = " " + text
-        ranks = self._ranks(text)
+        if self._whole:
+            return [id_ for piece in self._pattern.pieces(text) for id_ in self._piece(piece)]
+        return self._ids(self._ranks(text))
+
+    def _piece(self, piece: str) -> list[int]:
+        whole = self._whole.get(piece.encode())
+        return self._ids(self._ranks(piece)) if whole is None else [whole]
+
+    def _ids(self, ranks: list[int]) -> list[int]:
         ids: list[int] = self._to_id[ranks].tolist() if ranks else []
         # A vocabulary without some byte cannot spell it; the reference drops it without a word, too.
         return ids if self._all_bytes else [id_ for id_ in ids if id_ >= 0]
 
     def _ranks(self, text: str) -> list[int]:
-        longest = max(max(map(len, _SPACE.split(text))), max(map(len, _NO_SPACE.split(text))))
+        longest = max(max(map(len, SPACE.split(text))), max(map(len, NO_SPACE.split(text))))
         if longest < LONG_PIECE:
             return self._encoding.encode_ordinary(text)
         ranks: list[int] = []
-        for match in _PIECES.finditer(text):
-            piece = match.group()
+        for piece in self._pattern.pieces(text):
             ranks += self._encoding.encode_ordinary(piece) if len(piece) <= LONG_PIECE else self._long(piece)
         return ranks
 

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.engine.errors import TokenizerError
+from app.engine.tokenizer_added import AddedToken
+from app.engine.tokenizer_patterns import PATTERNS, Pattern, find_pattern
 
 MAX_ID = 4_000_000
 """Ids must be below; a config may not ask for more tokens either."""
+MAX_ADDED, MAX_ADDED_LENGTH = 100_000, 1000
+"""Added tokens, and the characters of one."""
+NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -33,18 +38,29 @@ class Vocabulary:
     """Ids of the tokens of one byte."""
     merged: dict[bytes, int]
     """Ids of what merges make, in the order of the merges."""
-    added: dict[str, int]
-    """Ids of tokens that are found in the text before anything is merged, special or not."""
-    special: dict[str, int]
-    """Those of them that control the model; their spelling in a prompt is plain text."""
+    added: tuple[AddedToken, ...]
+    """Those that are found in the text before anything is merged, special or not."""
     other: dict[bytes, int]
-    """Ids that no text leads to, but that a model may choose."""
+    """Ids that no merge makes, but that a model may choose."""
+    pattern: Pattern = PATTERNS["gpt2"]
+    """How a text is cut before anything is merged."""
     add_prefix_space: bool = False
+    normal_form: str | None = None
+    """Of Unicode, one of NORMAL_FORMS, into which a text is brought first."""
+    whole_pieces: bool = False
+    """A piece that is a token is that token, whether merges make it or not (`ignore_merges`)."""
+    prefix: tuple[int, ...] = ()
+    """Ids with which the model expects a text to begin."""
 
     def decoder(self) -> dict[int, bytes]:
         """Return the bytes of every id."""
         known = {id_: token for tokens in (self.other, self.single, self.merged) for token, id_ in tokens.items()}
-        return known | {id_: text.encode("utf-8", "replace") for text, id_ in self.added.items()}
+        return known | {token.id: token.text.encode("utf-8", "replace") for token in self.added}
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Ids of the added tokens that control the model."""
+        return {token.text: token.id for token in self.added if token.special}
 
 
 def read_vocabulary(files: Mapping[str, bytes]) -> Vocabulary:
@@ -59,7 +75,8 @@ def read_vocabulary(files: Mapping[str, bytes]) -> Vocabulary:
     merges = _text("merges.txt", files["merges.txt"]).split("\n")
     if merges[0].startswith("#version"):
         del merges[0]
-    return _build("vocab.json", vocab, [line.rstrip("\r") for line in merges if line.strip()], {}, None)
+    parts = build("vocab.json", vocab, [line.rstrip("\r") for line in merges if line.strip()], None)
+    return Vocabulary(**parts)
 
 
 def _from_tokenizer_json(raw: Any) -> Vocabulary:
@@ -72,43 +89,93 @@ def _from_tokenizer_json(raw: Any) -> Vocabulary:
     for option in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(option):
             raise _unsupported(f"{option} {model[option]!r}")
-    if raw.get("normalizer") is not None:
-        raise _unsupported(f"a normalizer ({_type(raw['normalizer'])})")
+    if model.get("dropout"):
+        raise _unsupported(f"dropout {model['dropout']!r}")
     split = raw.get("pre_tokenizer")
-    if not isinstance(split, dict) or split.get("type") != "ByteLevel" or split.get("use_regex") is False:
-        raise _unsupported(f"the pre-tokenizer {_type(split)}, where GPT-2 has ByteLevel")
+    found = find_pattern(split)
+    if found is None:
+        raise _unsupported(f"the pre-tokenizer {_type(split)}, in a form that is not known")
     if not isinstance(model.get("merges"), list):
         raise TokenizerError(f"{file} has no list of merges. The file is damaged.")
-    added: dict[str, int] = {}
-    special: set[str] = set()
-    entries = raw.get("added_tokens") or []
-    if not isinstance(entries, list):
-        raise TokenizerError(f"{file}: added_tokens is no list. The file is damaged.")
+    added = _added_tokens(file, raw.get("added_tokens") or [])
+    return Vocabulary(
+        **build(file, model.get("vocab"), model["merges"], added),
+        pattern=found[0],
+        add_prefix_space=found[1],
+        normal_form=_normal_form(raw.get("normalizer")),
+        whole_pieces=model.get("ignore_merges") is True,
+        prefix=_prefix(file, raw.get("post_processor")),
+    )
+
+
+def _added_tokens(file: str, entries: Any) -> list[AddedToken]:
+    if not isinstance(entries, list) or len(entries) > MAX_ADDED:
+        raise TokenizerError(f"{file}: added_tokens is no list of up to {MAX_ADDED}. The file is damaged.")
+    added: dict[str, AddedToken] = {}
     for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or not entry["content"]:
-            raise TokenizerError(f"{file}: an entry of added_tokens has no content. The file is damaged.")
-        added[entry["content"]] = entry.get("id", -1)
-        if entry.get("special"):
-            special.add(entry["content"])
-    prefix = bool(split.get("add_prefix_space"))
-    return _build(file, model.get("vocab"), model["merges"], added, special, add_prefix_space=prefix)
+        text = entry.get("content") if isinstance(entry, dict) else None
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_ADDED_LENGTH:
+            raise TokenizerError(
+                f"{file}: an entry of added_tokens has no content, or one of more than {MAX_ADDED_LENGTH} characters. "
+                "The file is damaged."
+            )
+        special = bool(entry.get("special"))
+        added[text] = AddedToken(
+            text=text,
+            id=entry.get("id", -1),
+            special=special,
+            lstrip=bool(entry.get("lstrip")),
+            rstrip=bool(entry.get("rstrip")),
+            single_word=bool(entry.get("single_word")),
+            normalized=bool(entry.get("normalized", not special)),
+        )
+    return list(added.values())
 
 
-def _build(
-    file: str,
-    vocab: Any,
-    merges: Iterable[Any],
-    added: dict[str, int],
-    special: set[str] | None,
-    *,
-    add_prefix_space: bool = False,
-) -> Vocabulary:
-    """Put a vocabulary together. `special` None: no file tells, so whatever stands in <|...|> is."""
+def _normal_form(part: Any) -> str | None:
+    steps = part.get("normalizers") if isinstance(part, dict) and part.get("type") == "Sequence" else [part]
+    if isinstance(steps, list):
+        kinds = [_type(step) for step in steps if step is not None]
+        if not kinds:
+            return None
+        if len(kinds) == 1 and kinds[0] in NORMAL_FORMS:
+            return kinds[0]
+    raise _unsupported(f"the normalizer {_type(part)}, where {', '.join(NORMAL_FORMS)} are known")
+
+
+def _prefix(file: str, part: Any) -> tuple[int, ...]:
+    """Return the ids that a post-processor puts before a single text."""
+    steps = part.get("processors") if isinstance(part, dict) and part.get("type") == "Sequence" else [part]
+    ids: list[int] = []
+    for step in steps if isinstance(steps, list) else [steps]:
+        if step is None or (isinstance(step, dict) and step.get("type") == "ByteLevel"):
+            continue  # it moves offsets, not tokens
+        if not isinstance(step, dict) or step.get("type") != "TemplateProcessing":
+            raise _unsupported(f"the post-processor {_type(step)}")
+        try:
+            for item in step["single"]:
+                if "Sequence" in item:
+                    break  # what comes after the text would end it
+                ids += step["special_tokens"][item["SpecialToken"]["id"]]["ids"]
+        except (KeyError, TypeError, IndexError) as error:
+            raise TokenizerError(f"{file}: its post_processor makes no sense. The file is damaged.") from error
+    if len(ids) > 16 or not all(_is_id(id_) for id_ in ids):
+        raise TokenizerError(f"{file}: its post_processor puts {str(ids)[:60]} before a text. The file is damaged.")
+    return tuple(ids)
+
+
+def build(file: str, vocab: Any, merges: Iterable[Any], added: list[AddedToken] | None) -> dict[str, Any]:
+    """Return the parts of a Vocabulary. `added` None: no file tells, so whatever stands in <|...|> is special.
+
+    Raises TokenizerError if they contradict each other.
+    """
     if not isinstance(vocab, dict) or not vocab:
         raise TokenizerError(f"{file} has no vocabulary. The file is damaged.")
     owner: dict[int, str] = {}
-    for token, id_ in [*vocab.items(), *added.items()]:
-        if isinstance(id_, bool) or not isinstance(id_, int) or not 0 <= id_ < MAX_ID:
+    given = added or []
+    known = {token.text for token in given}
+    for token, id_ in [*vocab.items(), *((token.text, token.id) for token in given)]:
+        if not _is_id(id_):
             raise TokenizerError(
                 f"{file}: token {token[:40]!r} has the id {str(id_)[:40]!r}; ids are whole numbers from 0 to "
                 f"{MAX_ID - 1}. The file is damaged."
@@ -139,17 +206,19 @@ def _build(
         made.add(token)
         merged.setdefault(spelled, vocab[token])  # made a second time, in another way: the first counts
     other: dict[bytes, int] = {}
+    guessed: list[AddedToken] = []
     for token, id_ in vocab.items():
-        if token not in made and token not in added and token not in BYTES:
-            if special is None and token.startswith("<|") and token.endswith("|>"):
-                added[token] = id_
+        if token not in made and token not in known and token not in BYTES:
+            if added is None and token.startswith("<|") and token.endswith("|>"):
+                guessed.append(AddedToken(text=token, id=id_, special=True))
             else:
                 spelled = _spell(token)
                 other[token.encode("utf-8", "replace") if spelled is None else spelled] = id_
-    chosen = {text: id_ for text, id_ in added.items() if special is None or text in special}
-    return Vocabulary(
-        single=single, merged=merged, added=added, special=chosen, other=other, add_prefix_space=add_prefix_space
-    )
+    return {"single": single, "merged": merged, "added": (*given, *guessed), "other": other}
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_ID
 
 
 def _spell(token: str) -> bytes | None:
@@ -180,5 +249,6 @@ def _type(part: object) -> str:
 
 def _unsupported(what: str) -> TokenizerError:
     return TokenizerError(
-        f"This model's tokenizer has {what[:120]}; tabgpt supports GPT-2's byte-level BPE. Choose a model that has it."
+        f"This model's tokenizer has {what[:120]}; tabgpt supports byte-level BPE, as GPT-2, Llama 3, Qwen and SmolLM "
+        "have it, and no SentencePiece. Choose a model that has it."
     )

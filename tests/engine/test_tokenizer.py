@@ -226,7 +226,7 @@ def test_tokens_that_no_text_leads_to_can_still_be_shown() -> None:
         ({"model__byte_fallback": True}, "byte_fallback"),
         ({"model__end_of_word_suffix": "</w>"}, "end_of_word_suffix"),
         ({"model__continuing_subword_prefix": "##"}, "continuing_subword_prefix"),
-        ({"normalizer": {"type": "NFC"}}, r"normalizer \(NFC\)"),
+        ({"normalizer": {"type": "Lowercase"}}, "normalizer Lowercase"),
         ({"pre_tokenizer": None}, "pre-tokenizer None"),
         ({"pre_tokenizer": {"type": "Sequence"}}, "pre-tokenizer Sequence"),
         ({"pre_tokenizer__use_regex": False}, "pre-tokenizer ByteLevel"),
