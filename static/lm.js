@@ -65,6 +65,7 @@
  * @property {number|null} first_token_ms
  * @property {number} decode_ms
  * @property {number|null} tokens_per_second
+ * @property {number} reused how many of the prompt's tokens the cache held already
  *
  * @typedef {object} Completion
  * @property {string} text
@@ -113,7 +114,20 @@ function toError({ name, message }) {
   return error;
 }
 
+/** How often the worker is asked whether it is still there. */
+const BEAT_MS = 2000;
+/**
+ * Beats that may stay unanswered: two minutes, since NumPy takes half a minute for a chunk of a large model. They are
+ * counted only while the page's own timers run, so a laptop that slept does not take its engine for dead.
+ */
+const MISSED_BEATS = 60;
+/** How often in ten minutes a worker that broke is started again. */
+const MAX_RESTARTS = 3;
+const TEN_MINUTES = 600_000;
+
 class LanguageModel {
+  /** @type {URL} */
+  #url;
   /** @type {Worker} */
   #worker;
   #lastId = 0;
@@ -123,25 +137,47 @@ class LanguageModel {
   #listeners = new Map();
   /** @type {Error|null} */
   #dead = null;
+  #running = false;
+  /** When they were. @type {number[]} */
+  #restarts = [];
+  #missed = 0;
+  /** What the model in memory was loaded with. @type {LoadOptions|null} */
+  #loaded = null;
 
   /** @param {URL} url of the worker's script */
   constructor(url) {
-    this.#worker = new Worker(url, { type: "module", name: "tabgpt engine" });
-    this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
-    this.#worker.addEventListener("error", (event) => {
-      const detail = event.message ? `: ${event.message}` : "; its script could not be loaded";
-      this.#die({ name: "WorkerError", message: `The engine's worker failed${detail}. Reload the page.` });
-    });
-    this.#worker.addEventListener("messageerror", () => {
-      this.#die({ name: "WorkerError", message: "The engine sent a message that cannot be read. Reload the page." });
-    });
+    this.#url = url;
+    this.#worker = this.#start();
     /**
-     * Settles once Python runs: what there is to compute with, or why not.
+     * Settles once Python runs: what there is to compute with, or why not. Another promise after a restart.
      * @type {Promise<Ready>}
      */
-    this.ready = this.#call("info");
+    this.ready = this.#begin();
+    setInterval(() => this.#beat(), BEAT_MS);
+  }
+
+  #start() {
+    const worker = new Worker(this.#url, { type: "module", name: "tabgpt engine" });
+    // What one that was given up still has to say concerns nobody.
+    const on = (/** @type {string} */ type, /** @type {(event: any) => void} */ listener) =>
+      worker.addEventListener(type, (event) => worker === this.#worker && listener(event));
+    on("message", ({ data }) => this.#receive(data));
+    on("error", ({ message }) => {
+      const detail = message ? `: ${message}` : "; its script could not be loaded";
+      this.#fail({ name: "WorkerError", message: `The engine's worker failed${detail}.` });
+    });
+    on("messageerror", () => {
+      this.#fail({ name: "WorkerError", message: "The engine sent a message that cannot be read." });
+    });
+    return worker;
+  }
+
+  /** @returns {Promise<Ready>} */
+  #begin() {
+    const ready = this.#call("info");
     // Whoever awaits `ready` sees the failure; the page also gets it as an "error" event.
-    this.ready.catch(() => {});
+    ready.then(() => (this.#running = true)).catch(() => {});
+    return ready;
   }
 
   /**
@@ -152,11 +188,20 @@ class LanguageModel {
   load(options = {}) {
     // Only a window may ask for this, not a worker. Whatever the answer, the model is kept as long as it lasts.
     if (!options?.files && (options?.model ?? "story") !== "story") navigator.storage?.persist?.().catch(() => {});
-    return this.#call("load", options);
+    return this.#load(options);
+  }
+
+  /** @param {LoadOptions} options @returns {Promise<Loaded>} */
+  async #load(options) {
+    this.#loaded = null;
+    const loaded = await this.#call("load", options);
+    this.#loaded = options;
+    return loaded;
   }
 
   /** Free the model, after stopping whatever runs. @returns {Promise<void>} */
   unload() {
+    this.#loaded = null;
     return this.#call("unload");
   }
 
@@ -311,7 +356,8 @@ class LanguageModel {
       return tokens.forEach((/** @type {Token} */ token) => this.#emit("token", { ...token, call }));
     }
     if (message.event) return this.#emit(message.event, message.data);
-    if (message.fatal) return this.#die(message.fatal);
+    if (message.beat) return (this.#missed = 0);
+    if (message.fatal) return this.#fail(message.fatal);
     const pending = this.#pending.get(message.id);
     if (!pending) return;
     this.#pending.delete(message.id);
@@ -320,15 +366,38 @@ class LanguageModel {
     this.#emit("error", { ...message.error, method: pending.method });
   }
 
-  /** @param {Failure} failure */
-  #die(failure) {
+  #beat() {
+    if (!this.#running || this.#dead) return;
+    if (this.#missed >= MISSED_BEATS) {
+      const minutes = (BEAT_MS * MISSED_BEATS) / 60_000;
+      return this.#fail({ name: "WorkerError", message: `The engine has not answered for ${minutes} minutes.` });
+    }
+    this.#missed += 1;
+    this.#worker.postMessage({ beat: this.#missed });
+  }
+
+  /** The worker is of no use any more: start another one, unless that does not help. @param {Failure} failure */
+  #fail({ name, message }) {
     if (this.#dead) return;
-    this.#dead = toError(failure);
     this.#worker.terminate();
-    for (const { reject } of this.#pending.values()) reject(this.#dead);
+    this.#restarts = this.#restarts.filter((then) => Date.now() - then < TEN_MINUTES);
+    const hopeless = !this.#running || this.#restarts.length >= MAX_RESTARTS;
+    // A start that failed says itself what to do.
+    const advice = hopeless ? "Reload the page." : "It is started again; the text is kept.";
+    const failure = { name, message: name === "BootError" ? message : `${message} ${advice}` };
+    if (hopeless) this.#dead = toError(failure);
+    for (const { reject } of this.#pending.values()) reject(toError(failure));
     this.#pending.clear();
-    this.#emit("status", { state: "failed", text: "The engine stopped", model: null });
+    this.#emit("status", { state: hopeless ? "failed" : "booting", text: "The engine stopped", model: null });
     this.#emit("error", failure);
+    if (hopeless) return;
+    this.#restarts.push(Date.now());
+    this.#running = false;
+    this.#missed = 0;
+    this.#worker = this.#start();
+    this.ready = this.#begin();
+    // Its failure is reported as any other's.
+    if (this.#loaded) this.#load(this.#loaded).catch(() => {});
   }
 
   /**

@@ -79,14 +79,15 @@ const started = boot();
 started.catch(({ name, message }) => post({ fatal: { name, message } }));
 
 // Calls made while Python starts wait for it, in order.
-addEventListener("message", async ({ data: { id, method, args } }) => {
+addEventListener("message", async ({ data: { id, method, args, beat } }) => {
+  if (beat) return post({ beat });
   const dispatch = await started.catch(() => null);
   try {
     dispatch?.(id, method, args);
   } catch (error) {
     // Python answers its own exceptions; what arrives here is the interpreter giving up.
     console.error(error);
-    const message = `The engine stopped (${error}). It may have run out of memory. Reload the page.`;
+    const message = `The engine stopped (${error}). It may have run out of memory.`;
     post({ fatal: { name: "EngineCrash", message } });
   }
 });
