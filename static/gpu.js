@@ -129,6 +129,21 @@ export async function read(device, source, offset, bytes, staging) {
 }
 
 /**
+ * Copy stretches of several buffers into one, one behind the other.
+ * @param {GPUDevice} device @param {GPUBuffer[]} sources @param {number[]} offsets @param {number[]} sizes
+ * @param {GPUBuffer} target
+ */
+export function gather(device, sources, offsets, sizes, target) {
+  const encoder = device.createCommandEncoder();
+  let end = 0;
+  sources.forEach((source, i) => {
+    encoder.copyBufferToBuffer(source, offsets[i], target, end, sizes[i]);
+    end += sizes[i];
+  });
+  device.queue.submit([encoder.finish()]);
+}
+
+/**
  * GPU time in milliseconds of `repeats` times the dispatches [first, stop) of each plan, in one compute pass, by timestamps.
  * Browsers round timestamps (Chromium to 0.1 ms), so repeat until that does not matter.
  * @param {GPUDevice} device @param {Plan[]} plans @param {number} first @param {number} stop Infinity: all

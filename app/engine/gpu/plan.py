@@ -40,7 +40,9 @@ class Fixed:
 class Plan:
     """A graph on a device. `submit` replays it in one compute pass without any work in Python."""
 
-    def __init__(self, device: Device, graph: Graph, rows: int, tuning: Tuning) -> None:
+    def __init__(
+        self, device: Device, graph: Graph, rows: int, tuning: Tuning, *, purpose: str = "activations"
+    ) -> None:
         self.device = device
         self.tuning = tuning
         self.graph = graph
@@ -50,16 +52,24 @@ class Plan:
         """Dispatches in all."""
         self.cache_count = 0
         """Dispatches until the last layer's cache is written: all that a chunk needs whose logits nobody wants."""
-        self._pool = Pool(device.buffers)
+        self._pool = Pool(device.buffers, purpose)
         self._js = tabgpt_gpu.newPlan()
         self._tensors: dict[Tensor, Buffer] = {}
 
     @classmethod
     async def create(
-        cls, device: Device, graph: Graph, *, weights: GpuWeights, fixed: Fixed, rows: int, tuning: Tuning
+        cls,
+        device: Device,
+        graph: Graph,
+        *,
+        weights: GpuWeights,
+        fixed: Fixed,
+        rows: int,
+        tuning: Tuning,
+        purpose: str = "activations",
     ) -> "Plan":
-        """Compile and bind. `rows`: the most tokens of a step. Raises GpuError."""
-        plan = cls(device, graph, rows, tuning)
+        """Compile and bind. `rows`: the most tokens of a step; `purpose`: of its memory. Raises GpuError."""
+        plan = cls(device, graph, rows, tuning, purpose=purpose)
         plan.dispatches = Selector(weights.layouts, tuning).dispatches(graph)
         await device.compile(dispatch.kernel for dispatch in plan.dispatches)
         plan._bind(weights, fixed)

@@ -281,6 +281,17 @@ class Selector:
         yield Dispatch(k, bindings, (graph.config.n_head, PerRow(16)), node)
 
 
+def attention_map(graph: Graph, settings: Mapping[str, Any], *, threads: int) -> Kernel:
+    """The kernel that shows the attention of a layer; `settings` are what the model gave to `attend`."""
+    constants: dict[str, Constant] = {
+        **_head_constants(graph),
+        "WG": threads,
+        "SCALE": float(settings["scale"]),
+        "WINDOW": int(settings.get("window") or 0),
+    }
+    return kernel("attention_map", "step", **constants)
+
+
 def weight_of(node: Node) -> Weight:
     """The matrix that a linear node multiplies with."""
     weight = node.inputs["weight"]

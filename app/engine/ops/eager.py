@@ -141,6 +141,12 @@ class EagerRunner:
         logits: Array = gpt2(np.asarray(ids, dtype=np.int64), self._params, self._cache, config=self.config, ops=ops)
         return logits
 
+    def inspector(self) -> Any:
+        """See `InspectableRunner.inspector`."""
+        from app.engine.ops.tap import EagerInspector
+
+        return EagerInspector(self)
+
     async def settle(self) -> None:
         """See `Runner.settle`."""
 

@@ -172,10 +172,11 @@ class EagerInspector:
 
 
 def attention_weights(q: Array, keys: Array, *, position: int, scale: float, window: int | None = None) -> Array:
-    """softmax(scale · q·kᵀ) over what each query may see: [n, n_head, d] and [length, n_kv_head, d] -> [n_head, n, length].
+    """softmax(scale · q·kᵀ) over what each query may see: [n_head, n, length].
 
-    Query i stands at `position` + i and sees what is not after it, and of that the last `window` positions. Several
-    heads share a key's (grouped queries, Ainslie et al. 2023).
+    q is [n, n_head, head_dim], keys [length, n_kv_head, head_dim]. Query i stands at `position` + i and sees what is
+    not after it, and of that the last `window` positions. Several heads share a key's (grouped queries, Ainslie et al.
+    2023).
     """
     n, n_head, _ = q.shape
     keys = np.repeat(keys, n_head // keys.shape[1], axis=1)

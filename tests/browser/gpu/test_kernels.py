@@ -13,6 +13,7 @@ from app.engine.gpu.kernels import wgsl_folder
 from app.engine.gpu.select import ACTIVATION_NUMBERS
 from app.engine.ops.eager import EagerOps, KVCache
 from app.engine.ops.record import padded
+from app.engine.ops.tap import attention_weights
 from app.engine.weights.quantize import dequantize, quantize
 from tests.browser.lab_page import Lab
 
@@ -257,6 +258,37 @@ def test_attend_tile(lab: Lab, n: int, position: int, n_head: int, d: int) -> No
         step=(position, n), grid=(n_head, -(-n // 16)),
     )  # fmt: skip
     compare(out, pad(expected))
+
+
+@pytest.mark.parametrize(
+    ("n", "position", "heads", "kv_heads", "d", "window", "cell"),
+    [(1, 0, 1, 1, 16, 0, 1), (7, 0, 2, 2, 6, 0, 3), (5, 61, 4, 2, 80, 0, 1), (3, 70, 6, 2, 10, 9, 7)],
+)
+def test_attention_map(
+    lab: Lab, n: int, position: int, heads: int, kv_heads: int, d: int, window: int, cell: int
+) -> None:
+    random = rng(n, position, heads, d)
+    wide, n_ctx, length = padded(d, 4), position + n + 3, position + n
+    q = np.full((n, heads, wide), np.nan, np.float32)  # the padding may hold anything
+    q[..., :d] = random.normal(size=(n, heads, d))
+    kv = np.zeros((2, kv_heads, n_ctx, wide), np.float32)
+    kv[..., :length, :d] = random.normal(size=(2, kv_heads, length, d))
+    chosen, first = [heads - 1, 0], n // 2  # some heads, in another order, from some query on
+    keys = np.moveaxis(kv[0, :, :length, :d], 0, 1)
+    weights = attention_weights(q[..., :d], keys, position=position, scale=0.3, window=window)[chosen, first:]
+    cells = -(-length // cell)
+    expected = np.add.reduceat(weights, np.arange(0, length, cell), axis=2)
+    constants = {
+        "WG": 16, "N_HEAD": heads, "N_KV_HEAD": kv_heads, "D": d, "D_PAD": wide, "N_CTX": n_ctx,
+        "SCALE": 0.3, "WINDOW": window,
+    }  # fmt: skip
+    view = np.array([first, n - first, cell, cells, *chosen], np.uint32)
+    (out,) = lab.run_kernel(
+        "attention_map", "step",
+        constants=constants, bindings={"q": q, "kv": kv, "view": view, "out": blank(expected.size)},
+        step=(position, n), grid=(2, n - first),
+    )  # fmt: skip
+    compare(out, expected)
 
 
 @pytest.mark.parametrize(("split", "threads"), [(32, 32), (64, 256), (64, 64)])

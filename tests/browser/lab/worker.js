@@ -9,7 +9,7 @@ async function boot() {
   pyodide.registerJsModule("tabgpt_gpu", gpu);
   await pyodide.pyimport("micropip").install(new URL(`../${site.wheel}`, import.meta.url).href);
   pyodide.FS.mkdirTree("/lab/tests/browser/lab");
-  for (const name of ["__init__", "kernels", "models", "sampler", "tuning"]) {
+  for (const name of ["__init__", "inspection", "kernels", "models", "sampler", "tuning"]) {
     const response = await fetch(new URL(`${name}.py`, import.meta.url), { cache: "no-store" });
     pyodide.FS.writeFile(`/lab/tests/browser/lab/${name}.py`, await response.text());
   }
