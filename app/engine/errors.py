@@ -36,6 +36,14 @@ class SafetensorsError(ModelFileError):
     """A safetensors file breaks its format."""
 
 
+class GgufError(ModelFileError):
+    """A GGUF file breaks its format."""
+
+
+class ChatTemplateError(ModelFileError):
+    """The model's chat template cannot be used."""
+
+
 class TokenizerError(ModelFileError):
     """The tokenizer's files cannot be used."""
 
