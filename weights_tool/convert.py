@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from app.engine.errors import ModelFileError
-from app.engine.models.config import GPT2Config, config_from_dict
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
+from app.engine.models.config import Config, config_from_dict
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.compact import CODES
 from app.engine.weights.spec import WeightSpec
@@ -171,7 +171,7 @@ def len_of(tokenizer: dict[str, bytes]) -> int | None:
     return Tokenizer.from_files(tokenizer).n_vocab if tokenizer else None
 
 
-def tie(config: GPT2Config, tensors: dict[str, Stored]) -> GPT2Config:
+def tie(config: Config, tensors: dict[str, Stored]) -> Config:
     """Say whether lm_head is the embedding again."""
     head, table = tensors.get("lm_head.weight"), tensors.get("wte.weight")
     tied = head is None or (table is not None and same(head, table))

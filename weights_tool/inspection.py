@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.errors import EngineError, OptionError
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.weights.hub import Source, open_source
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint
 from app.engine.weights.plan import plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.errors import ModelFileError
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.weights.loader import load_tokenizer, open_checkpoint, stream
 from weights_tool.folder import folder_source

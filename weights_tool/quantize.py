@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.errors import ModelFileError
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.ops.eager import to_float32
 from app.engine.weights.compact import CODE_BITS, metadata, stored_specs
 from app.engine.weights.loader import Checkpoint, check_tensors, open_checkpoint

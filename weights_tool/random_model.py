@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from app.engine.errors import ModelFileError
+from app.engine.models import weight_specs
 from app.engine.models.config import config_from_dict, parse_config
-from app.engine.models.gpt2 import weight_specs
 from app.engine.tokenizer import Tokenizer
 from weights_tool.folder import TOKENIZER_FILES
 from weights_tool.progress import Progress

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.engine.errors import GpuUnavailableError, UnsupportedModelError
-from app.engine.models.config import GPT2Config
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
+from app.engine.models.config import Config
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.runner import Runner
 from app.engine.weights.spec import Sink
@@ -41,7 +41,7 @@ class Backend(Protocol):
         That is always its `scheme` if it is stored in q8 or q4.
         """
 
-    async def make(self, config: GPT2Config, precision: str, fill: Fill, compiling: Callable[[], None], /) -> Runner:
+    async def make(self, config: Config, precision: str, fill: Fill, compiling: Callable[[], None], /) -> Runner:
         """Take the weights that `fill` streams, and return a runner. If it fails, nothing stays allocated."""
 
 
@@ -69,7 +69,7 @@ class NumpyBackend:
             )
         return scheme or "f32"
 
-    async def make(self, config: GPT2Config, _precision: str, fill: Fill, _compiling: Callable[[], None]) -> Runner:
+    async def make(self, config: Config, _precision: str, fill: Fill, _compiling: Callable[[], None]) -> Runner:
         """See `Backend.make`."""
         sink = NumpySink(config)
         await fill(sink)
@@ -104,7 +104,7 @@ class WebGpuBackend:
             return asked
         return "f32" if parameters <= SMALL and "F32" in dtypes else "f16"
 
-    async def make(self, config: GPT2Config, precision: str, fill: Fill, compiling: Callable[[], None]) -> Runner:
+    async def make(self, config: Config, precision: str, fill: Fill, compiling: Callable[[], None]) -> Runner:
         """See `Backend.make`. Raises GpuError if the GPU has not the memory."""
         from app.engine.gpu.runner import GpuRunner
         from app.engine.gpu.tune import parse_tuning, report

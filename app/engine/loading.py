@@ -10,7 +10,7 @@ import numpy as np
 
 from app.engine.backends import IN_BROWSER, Backend
 from app.engine.errors import BusyError, ChangedError, NetworkError, OptionError, ServerError
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.options import LoadOptions
 from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
@@ -162,7 +162,7 @@ class Loader:
                 "model": source.model,
                 "revision": source.revision,
                 "commit": source.commit,
-                "family": "gpt2",
+                "family": config.family,
                 "parameters": parameters,
                 "precision": precision,
                 "backend": backend.name,

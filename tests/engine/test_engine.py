@@ -22,7 +22,7 @@ from app.engine.errors import (
     OptionError,
     UnsupportedModelError,
 )
-from app.engine.models.config import GPT2Config
+from app.engine.models.config import Config
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.runner import Runner
 from tests.engine.weights.http_transport import HttpTransport
@@ -405,7 +405,7 @@ class FakeGpu(WebGpuBackend):
         self.made: list[str] = []
 
     async def make(
-        self, config: GPT2Config, precision: str, fill: backends.Fill, compiling: Callable[[], None]
+        self, config: Config, precision: str, fill: backends.Fill, compiling: Callable[[], None]
     ) -> Runner:
         self.made.append(precision)
         compiling()

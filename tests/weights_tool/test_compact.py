@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from app.engine.errors import EngineError, ModelFileError, UnsupportedModelError
-from app.engine.models.gpt2 import gpt2, nest, weight_specs
+from app.engine.models import forward, nest, weight_specs
 from app.engine.ops.eager import Array, EagerOps, KVCache
 from app.engine.weights.compact import check_precision, metadata
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint
@@ -162,7 +162,8 @@ async def _perplexity(folder: Path) -> float:
         ids = [tokenizer.eos_id or 0, *tokenizer.encode(story.strip())]
         shape = (2, config.n_ctx, config.n_head, config.head_dim)
         cache = [KVCache(np.zeros(shape, np.float32)) for _ in range(config.n_layer)]
-        scores = gpt2(np.array(ids), params, cache, config=config, ops=_AllPositions()).astype(np.float64)[:-1]
+        model = forward(config)
+        scores = model(np.array(ids), params, cache, config=config, ops=_AllPositions()).astype(np.float64)[:-1]
         scores -= scores.max(axis=1, keepdims=True)
         losses += list(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(ids) - 1), ids[1:]])
     assert len(losses) > 800

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.weights.loader import load_tokenizer, open_checkpoint, stream
 from weights_tool.__main__ import main

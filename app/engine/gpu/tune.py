@@ -17,7 +17,7 @@ from app import __version__
 from app.engine.errors import OptionError
 from app.engine.gpu.device import Device, js_object
 from app.engine.gpu.select import Tuning
-from app.engine.models.config import GPT2Config
+from app.engine.models.config import Config
 
 VARIANTS: tuple[dict[str, int | None], ...] = (
     {"matvec_threads": 256},
@@ -81,7 +81,7 @@ def parse_tuning(text: str, base: Tuning) -> Tuning:
     return tuning
 
 
-async def tuned(device: Device, config: GPT2Config, precision: str, compare: Compare) -> tuple[Tuning, dict[str, Any]]:
+async def tuned(device: Device, config: Config, precision: str, compare: Compare) -> tuple[Tuning, dict[str, Any]]:
     """The best tuning, remembered or measured now, and `report`'s report; if measured, with seconds and every share."""
     base = device.tuning()
     shape = (config.n_layer, config.n_embd, config.n_inner, config.n_head, config.n_vocab, precision)

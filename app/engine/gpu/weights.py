@@ -17,7 +17,7 @@ from app.engine.gpu.kernels import Constant, Kernel, kernel
 from app.engine.gpu.layout import BITS, BLOCK, VECTOR_ALIGN, MatrixLayout, matrix_layout, vector_offsets
 from app.engine.ops.eager import to_float32
 from app.engine.ops.record import padded
-from app.engine.weights.spec import Blob, WeightSpec
+from app.engine.weights.spec import Blob, WeightSpec, merged
 
 _SOURCE_NUMBERS = {"F32": 0, "F16": 1, "BF16": 2}
 _THREADS = 128
@@ -66,10 +66,11 @@ class GpuSink:
         self._uploads: list[tuple[Buffer, Buffer]] = []
         self._next = 0
         self._pending: list[Any] = []
-        for spec in specs:
+        whole = merged(specs)
+        for spec in whole:
             if spec.kind == "vector":
                 continue
-            rows, columns = spec.shape[::-1] if spec.kind == "conv1d" else spec.shape
+            rows, columns = spec.out_shape
             spec_precision = "f32" if spec.kind == "table" else precision
             limit = device.max_binding if spec.kind == "table" else max_binding or device.max_binding
             layout = matrix_layout(rows, columns, spec_precision, max_bytes=limit)
@@ -78,7 +79,7 @@ class GpuSink:
                     f"{spec.name} takes {layout.nbytes / 1e6:,.1f} MB; this GPU binds at most {limit / 1e6:,.1f} MB."
                 )
             self.weights.layouts[spec.name] = layout
-        vectors = {spec.name: spec.shape for spec in specs if spec.kind == "vector"}
+        vectors = {spec.name: spec.shape for spec in whole if spec.kind == "vector"}
         self.weights.offsets, total = vector_offsets(vectors)
         self.weights.sizes = {name: 4 * padded(shape[0], VECTOR_ALIGN) for name, shape in vectors.items()}
         device.push_memory_scope()
@@ -110,25 +111,25 @@ class GpuSink:
         if spec.kind == "vector":
             assert self.weights.vectors is not None
             values = to_float32(data.to_bytes(), dtype)
-            self.device.write(self.weights.vectors, values, self.weights.offsets[spec.name])
+            self.device.write(self.weights.vectors, values, self.weights.offsets[spec.target] + 4 * spec.at)
             return
         if spec.of is not None:
-            self._copy(spec, spec.of, spec.first + row, rows, data)
+            self._copy(spec, spec.of, spec.of.at + spec.first + row, rows, data)
             await self._queued()
             return
         assert data.nbytes <= self._max_piece, f"{spec.name}: a piece of {data.nbytes} bytes"
         upload, _ = self._uploads[self._next]
         self._upload(upload, data)
-        layout = self.weights.layouts[spec.name]
+        layout = self.weights.layouts[spec.target]
         for index in range(len(layout.parts)):
-            self._convert(spec, dtype, row, rows, index)
+            self._convert(spec, dtype, spec.at + row, rows, index)
         self._next = (self._next + 1) % len(self._uploads)
         await self._queued()
 
     def _copy(self, spec: WeightSpec, matrix: WeightSpec, row: int, rows: int, data: Blob) -> None:
         """Put codes or scales, which are stored as the kernels read them, where they belong."""
-        layout = self.weights.layouts[matrix.name]
-        buffers = (self.weights.parts if spec.kind == "codes" else self.weights.scales)[matrix.name]
+        layout = self.weights.layouts[matrix.target]
+        buffers = (self.weights.parts if spec.kind == "codes" else self.weights.scales)[matrix.target]
         nbytes = data.nbytes // rows
         array = getattr(data, "js", None)
         if array is None:
@@ -161,7 +162,7 @@ class GpuSink:
 
     def _convert(self, spec: WeightSpec, dtype: str, row: int, rows: int, index: int) -> None:
         upload, uniform = self._uploads[self._next]
-        layout = self.weights.layouts[spec.name]
+        layout = self.weights.layouts[spec.target]
         part = layout.parts[index]
         transposed = spec.kind == "conv1d"
         if transposed:
@@ -176,14 +177,14 @@ class GpuSink:
         code = _convert_kernel(dtype, layout.precision, transposed=transposed)
         piece = np.array([row, rows, spec.shape[1], part.first, part.rows, layout.k, k_count, 0], np.uint32)
         self.device.write(uniform, piece)
-        destination = self.weights.parts[spec.name][index]
+        destination = self.weights.parts[spec.target][index]
         slices = {
             "source": (upload, 0, upload.nbytes),
             "destination": (destination, 0, destination.nbytes),
             "piece": (uniform, 0, 32),
         }
         if layout.quantised:
-            scales = self.weights.scales[spec.name][index]
+            scales = self.weights.scales[spec.target][index]
             slices["scales"] = (scales, 0, scales.nbytes)
         jobs = lines * k_count // (BLOCK if layout.quantised else 32 // BITS[layout.precision])
         groups = -(-jobs // _THREADS)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.engine.models.config import GPT2Config
+from app.engine.models.specs import conv1d, matrix, norm, table
 from app.engine.ops import Ops
 from app.engine.weights.spec import WeightSpec
 
@@ -61,42 +62,14 @@ def weight_specs(config: GPT2Config) -> list[WeightSpec]:
     engine a row is an output feature.
     """
     n_embd, n_inner = config.n_embd, config.n_inner
-
-    def vector(name: str, size: int) -> WeightSpec:
-        return WeightSpec(name=name, shape=(size,), kind="vector")
-
-    def conv1d(name: str, n_in: int, n_out: int) -> list[WeightSpec]:
-        weight = WeightSpec(name=f"{name}.weight", shape=(n_in, n_out), kind="conv1d")
-        return [vector(f"{name}.bias", n_out), weight]
-
-    def norm(name: str) -> list[WeightSpec]:
-        return [vector(f"{name}.weight", n_embd), vector(f"{name}.bias", n_embd)]
-
-    specs = [
-        WeightSpec(name="wte.weight", shape=(config.n_vocab, n_embd), kind="matrix"),
-        WeightSpec(name="wpe.weight", shape=(config.n_ctx, n_embd), kind="table"),
-    ]
+    specs = [matrix("wte", n_embd, config.n_vocab), table("wpe", config.n_ctx, n_embd)]
     for layer in range(config.n_layer):
         h = f"h.{layer}"
-        specs += norm(f"{h}.ln_1")
+        specs += norm(f"{h}.ln_1", n_embd)
         specs += conv1d(f"{h}.attn.c_attn", n_embd, 3 * n_embd) + conv1d(f"{h}.attn.c_proj", n_embd, n_embd)
-        specs += norm(f"{h}.ln_2")
+        specs += norm(f"{h}.ln_2", n_embd)
         specs += conv1d(f"{h}.mlp.c_fc", n_embd, n_inner) + conv1d(f"{h}.mlp.c_proj", n_inner, n_embd)
-    specs += norm("ln_f")
+    specs += norm("ln_f", n_embd)
     if not config.tied:
-        specs.append(WeightSpec(name="lm_head.weight", shape=(config.n_vocab, n_embd), kind="matrix"))
+        specs.append(matrix("lm_head", n_embd, config.n_vocab))
     return specs
-
-
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn {"h.0.ln_1.weight": w, ...} into the nested arguments of `gpt2`, with the layers as a list."""
-    root: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, leaf = name.split(".")
-        node = root
-        for part in path:
-            node = node.setdefault(part, {})
-        node[leaf] = value
-    layers = root["h"]
-    root["h"] = [layers[str(layer)] for layer in range(len(layers))]
-    return root

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.engine.models.config import GPT2Config
+from app.engine.models.config import Config
 
 STRIDE_ALIGN = 32
 """Features to which a row is padded: one block of the quantised formats."""
@@ -71,7 +71,7 @@ class Node:
 class Graph:
     """Nodes in the order of execution. `result` is the model's logits."""
 
-    config: GPT2Config
+    config: Config
     single: bool
     """The step is one token (decode), so that every tensor is a single row."""
     nodes: list[Node]
@@ -102,7 +102,7 @@ class Graph:
 class RecordOps:
     """`ops.Ops` that draw a graph."""
 
-    config: GPT2Config
+    config: Config
     single: bool
     nodes: list[Node] = field(default_factory=list)
 
@@ -170,7 +170,7 @@ class RecordOps:
 Model = Callable[..., Any]
 
 
-def record(model: Model, params: Mapping[str, Any], config: GPT2Config, *, single: bool) -> Graph:
+def record(model: Model, params: Mapping[str, Any], config: Config, *, single: bool) -> Graph:
     """Run `model` over symbols. `single`: for one token a step (decode), else for a chunk of the prompt (prefill)."""
     ops = RecordOps(config, single)
     ids = Tensor("ids", 1, single, "ids")

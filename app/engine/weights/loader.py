@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.engine.errors import CancelledError, ModelFileError, NotFoundError, UnsupportedModelError
-from app.engine.models.config import GPT2Config, parse_config
+from app.engine.models import family_of
+from app.engine.models.config import Config, parse_config
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.compact import CODES, scheme_of, stored_specs
 from app.engine.weights.files import ModelFiles
@@ -28,18 +29,21 @@ OnProgress = Callable[[int, int, str], None]
 
 _WEIGHTS, _INDEX, _PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 _SHARD = re.compile(r"[A-Za-z0-9][\w.-]{0,200}\.safetensors", re.ASCII)
-# Causal masks that old checkpoints carry along; the model makes its own.
-_MASKS = re.compile(r"(h\.\d+\.)?attn\.(masked_)?bias", re.ASCII)
+# Causal masks and rotary frequencies that old checkpoints carry along; the model makes its own.
+_BUFFERS = re.compile(
+    r"(h\.\d+\.)?attn\.(attention\.)?(masked_)?bias|layers\.\d+\.attention\.(masked_)?bias|([\w.]+\.)?rotary_emb\.inv_freq",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A model's tensors, found but not yet fetched."""
 
-    config: GPT2Config
+    config: Config
     """With `tied` as the files have it."""
     tensors: dict[str, TensorRef]
-    """By name without the `transformer.` prefix, without mask buffers."""
+    """By name without the family's prefix, without mask buffers."""
     files: tuple[str, ...]
     total_bytes: int
     """Bytes of all `tensors`."""
@@ -57,6 +61,7 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
     Raises ModelFileError (damaged or contradictory files), UnsupportedModelError, or a HubError.
     """
     config = parse_config(await source.read("config.json"))
+    family = family_of(config)
     tensors: dict[str, TensorRef] = {}
     listed: dict[str, str] | None = None
     try:
@@ -73,8 +78,8 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
     scheme = schemes.pop()
     for file, header in headers.items():
         for name, ref in header.tensors.items():
-            canonical = name.removeprefix("transformer.")
-            if _MASKS.fullmatch(canonical):
+            canonical = name.removeprefix(family.prefix)
+            if _BUFFERS.fullmatch(canonical):
                 continue
             if canonical in tensors:
                 raise ModelFileError(f"{source.label(file)}: tensor {canonical!r} occurs twice. The files are damaged.")
@@ -85,9 +90,9 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
                 )
             tensors[canonical] = ref
     # Files written without knowing of the tie may have dropped the one name or the other.
-    heads = [name for name in tensors if name.startswith("lm_head.weight")]
-    if not any(name.startswith("wte.weight") for name in tensors):
-        tensors |= {name.replace("lm_head", "wte", 1): tensors[name] for name in heads}
+    heads = [name for name in tensors if name.startswith(f"{family.head}.weight")]
+    if not any(name.startswith(f"{family.embedding}.weight") for name in tensors):
+        tensors |= {name.replace(family.head, family.embedding, 1): tensors[name] for name in heads}
         for name in heads:
             del tensors[name]
     config = replace(config, tied=await _tied(source, config, tensors, "" if scheme is None else CODES))
@@ -98,7 +103,7 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
     return Checkpoint(config=config, tensors=tensors, files=tuple(headers), total_bytes=total, scheme=scheme)
 
 
-async def load_tokenizer(source: ModelFiles, config: GPT2Config) -> Tokenizer:
+async def load_tokenizer(source: ModelFiles, config: Config) -> Tokenizer:
     """Make the tokenizer from the repository's own tokenizer.json, or its vocab.json and merges.txt.
 
     Raises TokenizerError or a HubError.
@@ -153,7 +158,8 @@ def check_tensors(checkpoint: Checkpoint, specs: Sequence[WeightSpec]) -> None:
         if ref is None:
             raise ModelFileError(
                 f"The model's files have no tensor {spec.name!r}, which its config.json asks for "
-                f"({', '.join(map(str, spec.shape))}). The files are incomplete, or not those of a GPT-2."
+                f"({', '.join(map(str, spec.shape))}). The files are incomplete, or not those of a "
+                f"{checkpoint.config.family} model."
             )
         if ref.shape != spec.shape:
             raise ModelFileError(
@@ -276,10 +282,12 @@ async def _header(source: ModelFiles, file: str) -> Header:
     return replace(header, tensors={name: replace(ref, file=file) for name, ref in header.tensors.items()})
 
 
-async def _tied(source: ModelFiles, config: GPT2Config, tensors: dict[str, TensorRef], suffix: str) -> bool:
-    """Decide as transformers does whether lm_head shares wte's weights (their codes, by the `suffix` of the names)."""
+async def _tied(source: ModelFiles, config: Config, tensors: dict[str, TensorRef], suffix: str) -> bool:
+    """Decide as transformers does whether the head shares the embedding's weights (codes, by the names' `suffix`)."""
+    family = family_of(config)
     table, head = (
-        tensors.get(f"{name}.weight{suffix}") or tensors.get(f"{name}.weight{suffix}.0") for name in ("wte", "lm_head")
+        tensors.get(f"{name}.weight{suffix}") or tensors.get(f"{name}.weight{suffix}.0")
+        for name in (family.embedding, family.head)
     )
     if table is None or head is None:
         return True

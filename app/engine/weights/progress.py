@@ -11,9 +11,13 @@ EVERY_S = 0.05
 WINDOW_S = 5.0
 """The speed is that of the last seconds."""
 
-_LAYER = re.compile(r"h\.(\d+)\.")
+_LAYER = re.compile(r"(?:h|layers)\.(\d+)\.")
 _HALF = re.compile(r"\.(codes|scales)(\.\d+)?$")
-_PARTS = {"wte.weight": "token embeddings", "wpe.weight": "position embeddings", "lm_head.weight": "output matrix"}
+_PARTS = (
+    dict.fromkeys(("wte.weight", "embed_tokens.weight", "embed_in.weight"), "token embeddings")
+    | dict.fromkeys(("lm_head.weight", "embed_out.weight"), "output matrix")
+    | {"wpe.weight": "position embeddings"}
+)
 
 
 class LoadProgress:

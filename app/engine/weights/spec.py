@@ -1,12 +1,13 @@
 """What a model asks of a loader: which tensors, in which order, and who takes them."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSpec:
-    """One tensor of a model, under the checkpoint's own name without a `transformer.` prefix."""
+    """One tensor of a model, under the checkpoint's own name without a prefix as `transformer.` or `model.`."""
 
     name: str
     shape: tuple[int, ...]
@@ -19,6 +20,40 @@ class WeightSpec:
     """The matrix that codes or scales make up."""
     first: int = 0
     """The row of that matrix with which they begin."""
+    into: str | None = None
+    """The name of a larger tensor in which the model wants this one, with others one under the other: matrices that
+    read the same input, or their biases."""
+    at: int = 0
+    """The row (a vector's element) of `into` with which this one begins."""
+
+    @property
+    def target(self) -> str:
+        """The name under which the model computes with it."""
+        return self.into or self.name
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The shape with output features as rows."""
+        return self.shape[::-1] if self.kind == "conv1d" else self.shape
+
+
+def merged(specs: Iterable[WeightSpec]) -> list[WeightSpec]:
+    """What a model computes with: as `specs`, but tensors that go into a larger one are that one, at the first's place.
+
+    Parts of one tensor follow each other in their order, though others may come between.
+    """
+    whole: dict[str, WeightSpec] = {}
+    for spec in specs:
+        known = whole.get(spec.target)
+        if known is None:
+            assert spec.at == 0, f"{spec.name} is not the first of {spec.into}"
+            whole[spec.target] = replace(spec, name=spec.target, into=None)
+        else:
+            assert spec.at == known.shape[0], f"{spec.name} does not follow the others of {spec.into}"
+            assert spec.kind == known.kind != "conv1d"
+            assert spec.shape[1:] == known.shape[1:]
+            whole[spec.target] = replace(known, shape=(spec.at + spec.shape[0], *spec.shape[1:]))
+    return list(whole.values())
 
 
 class Blob(Protocol):

@@ -11,7 +11,7 @@ from app.engine.gpu.device import open_device
 from app.engine.gpu.runner import GpuRunner
 from app.engine.gpu.select import Tuning
 from app.engine.gpu.weights import GpuSink, GpuWeights
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.ops.fuse import RULES
 from app.engine.weights.browser import FetchTransport
 from app.engine.weights.hub import open_source

@@ -5,7 +5,7 @@ import pytest
 from app.engine.gpu.kernels import kernel, wgsl_folder
 from app.engine.gpu.layout import matrix_layout, vector_offsets
 from app.engine.gpu.select import PerPosition, Selector, Tuning, WeightPart
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.ops.fuse import RULES, fuse
 from tests.engine.ops.test_fuse import graph_of
 

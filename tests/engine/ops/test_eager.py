@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
 
+from app.engine.models import weight_specs
 from app.engine.models.config import parse_config
-from app.engine.models.gpt2 import weight_specs
 from app.engine.ops.eager import EagerOps, EagerRunner, NumpySink, erf, to_float32
 from app.engine.weights.transport import BytesBlob
 

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
+from app.engine.models import nest, weight_specs
 from app.engine.models.config import GPT2Config
-from app.engine.models.gpt2 import gpt2, nest, weight_specs
+from app.engine.models.gpt2 import gpt2
 from app.engine.ops.fuse import RULES, FuseLimits, fuse
 from app.engine.ops.record import Graph, Tensor, Weight, last_uses, record
 

@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from app.engine.errors import ChangedError, ChecksumError, HubError, NotFoundError, TruncatedError
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.weights.cache import FRESH_S, Cache, CachedFiles, Range, StoreError, parse_range
 from app.engine.weights.hub import Source
 from app.engine.weights.loader import load_tokenizer, open_checkpoint, stream

@@ -25,7 +25,7 @@ from app.engine.errors import (
     UnsupportedModelError,
     WrongContentError,
 )
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.weights.hub import Source
 from app.engine.weights.loader import Checkpoint, load_tokenizer, open_checkpoint, stream
 from app.engine.weights.spec import Blob, WeightSpec
