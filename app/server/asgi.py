@@ -15,6 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.server.site import Site
 
+MAX_RANGES = 8
+MAX_RANGE_HEADER = 256
+"""Parts and bytes of a Range header that is honoured. The page asks for one part at a time."""
+
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 # Python's own table depends on the machine (Windows reads the registry), and browsers refuse a module of a wrong type.
@@ -37,27 +41,34 @@ MEDIA_TYPES = {
     ".zip": "application/zip",
 }
 
-POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self' 'wasm-unsafe-eval'",
-        "worker-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data: blob:",
-        "font-src 'self'",
-        "manifest-src 'self'",
-        # The hub is the user's choice: Hugging Face, a mirror, a server on their own network.
-        "connect-src 'self' https: http: data: blob:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
-)
+WORKER = "worker.js"
+# What may connect where: the page only to its own origin. Only the engine's worker fetches models. It takes them from
+# the hub that the user chose in the page (Hugging Face, a mirror, a server on their own network), and from wherever
+# that hub redirects to, so no list of hosts would do.
+_CONNECT = {"page": "'self'", WORKER: "'self' https: http:"}
+_DIRECTIVES = [
+    "default-src 'none'",
+    "script-src 'self' 'wasm-unsafe-eval'",
+    "worker-src 'self'",
+    "style-src 'self'",
+    "img-src 'self' data: blob:",
+    "font-src 'self'",
+    "manifest-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+]
+
+
+def policy(path: str = "") -> str:
+    """Return the Content-Security-Policy of a file of the site; without a path, that of the page."""
+    connect = _CONNECT.get(path, _CONNECT["page"])
+    return "; ".join([*_DIRECTIVES, f"connect-src {connect}"])
+
 
 # No Cross-Origin-Embedder-Policy: it would forbid answers of hubs that do not opt in, and nothing needs shared memory.
 HEADERS = {
-    "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), midi=(), payment=(), usb=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
@@ -112,7 +123,12 @@ class SiteFiles(StaticFiles):
             return "", None
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Answer with the file's own media type and caching rule."""
+        """Answer with the file's own media type and caching rule. A range of too many parts gets the whole file."""
+        scope["headers"] = [
+            (name, value)
+            for name, value in scope["headers"]
+            if name != b"range" or (len(value) <= MAX_RANGE_HEADER and value.count(b",") < MAX_RANGES)
+        ]
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = cache_control(path)
         if isinstance(response, FileResponse) and not isinstance(response, NotModifiedResponse):
@@ -131,12 +147,15 @@ class SecurityHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
+        own = policy(scope.get("path", "").lstrip("/"))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
+                # A header can say one thing more than the page's own <meta>: who may frame it.
+                headers["Content-Security-Policy"] = f"{own}; frame-ancestors 'none'"
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

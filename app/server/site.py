@@ -28,12 +28,18 @@ def assets(name: str, *, package: Path = PACKAGE) -> Path:
 
 
 def tree(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (path below `folder` with slashes, file) for all files, without hidden ones and bytecode, in order."""
+    """Yield (path below `folder` with slashes, file) for all files, in order.
+
+    Without hidden ones, bytecode, and links that lead out of the folder.
+    """
+    root = folder.resolve()
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         for name in sorted(names):
             if not name.startswith(".") and not name.endswith(".pyc"):
                 path = Path(parent) / name
+                if path.is_symlink() and not path.resolve().is_relative_to(root):
+                    continue
                 yield path.relative_to(folder).as_posix(), path
 
 

@@ -1,4 +1,5 @@
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -6,11 +7,12 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from app.server.asgi import make_app, media_type
+from app.server.asgi import make_app, media_type, policy
 from app.server.runtime import FILES
 from app.server.site import Site
 
 BODY = bytes(range(256)) * 1000
+CSP = "content-security-policy"
 FILE = "/models/story/model.safetensors"
 
 
@@ -210,7 +212,53 @@ async def test_every_answer_has_the_security_headers(client: httpx.AsyncClient) 
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
         assert answer.headers["cross-origin-opener-policy"] == "same-origin"
-        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "camera=()" in answer.headers["permissions-policy"]
+        given = answer.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"} <= set(given)
+
+
+async def test_only_the_worker_may_fetch_from_elsewhere(client: httpx.AsyncClient) -> None:
+    allowed = {}
+    for path in ("worker.js", "lm.js", "bench.html", ""):
+        given = dict(part.split(" ", 1) for part in (await client.get(f"/{path}")).headers[CSP].split("; "))
+        allowed[path] = given["connect-src"]
+        # Nothing may run that the site does not serve, wherever data comes from.
+        assert given["script-src"] == "'self' 'wasm-unsafe-eval'"
+    assert allowed == {"worker.js": "'self' https: http:", "lm.js": "'self'", "bench.html": "'self'", "": "'self'"}
+
+
+def test_the_pages_carry_the_same_policy_for_hosts_that_send_no_headers() -> None:
+    pages = list((Path(__file__).parents[2] / "static").glob("*.html"))
+    assert len(pages) >= 2
+    for page in pages:
+        found = re.search(r'http-equiv="Content-Security-Policy"\s+content="([^"]*)"', page.read_text())
+        assert found, page.name
+        assert found[1] == policy(), page.name
+
+
+@pytest.mark.parametrize("asked", ["bytes=" + ",".join(f"{n}-{n}" for n in range(9)), "bytes=0-" + "9" * 300])
+async def test_a_range_of_too_many_parts_gets_the_whole_file(client: httpx.AsyncClient, asked: str) -> None:
+    answer = await client.get(FILE, headers={"Range": asked})
+    assert (answer.status_code, answer.content) == (200, BODY)
+
+
+@pytest.mark.parametrize("asked", ["bytes=5-2", "bytes=a-b", "lines=1-2", "bytes=", "bytes=--5"])
+async def test_an_absurd_range_is_refused(client: httpx.AsyncClient, asked: str) -> None:
+    assert (await client.get(FILE, headers={"Range": asked})).status_code in (400, 416)
+
+
+async def test_a_few_ranges_at_once(client: httpx.AsyncClient) -> None:
+    answer = await client.get(FILE, headers={"Range": "bytes=0-1,10-11"})
+    assert answer.status_code == 206
+    assert answer.headers["content-type"].startswith("multipart/byteranges")
+    assert BODY[10:12] in answer.content
+
+
+async def test_a_link_out_of_the_tree_is_not_served(client: httpx.AsyncClient, tmp_path: Path) -> None:
+    (tmp_path / "static" / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (tmp_path / "static" / "alias.js").symlink_to(tmp_path / "static" / "lm.js")
+    assert (await client.get("/link.txt")).status_code == 404
+    assert (await client.get("/alias.js")).status_code == 200
 
 
 async def test_only_pinned_wheels_are_kept_without_asking(client: httpx.AsyncClient) -> None:
