@@ -12,7 +12,7 @@ import pytest
 from app.engine.backends import NumpyBackend
 from app.engine.errors import CancelledError, OptionError
 from app.engine.inspection import inspect, parse_inspect, pooled
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.ops.eager import EagerOps, EagerRunner
 from app.engine.ops.tap import Tap, attention_weights
 from app.engine.tokenizer import Tokenizer

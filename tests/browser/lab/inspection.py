@@ -6,7 +6,7 @@ import numpy as np
 
 from app.engine.backends import NumpyBackend
 from app.engine.inspection import InspectableRunner, inspect, parse_inspect
-from app.engine.models.gpt2 import weight_specs
+from app.engine.models import weight_specs
 from app.engine.ops.eager import EagerRunner
 from app.engine.weights.browser import FetchTransport
 from app.engine.weights.hub import open_source
