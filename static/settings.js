@@ -2,6 +2,7 @@
 /** The controls: what they hold, what the address asks for, and what is remembered between visits. */
 
 import { CUSTOM, FOLDER, STORY, fillPicker, known } from "./models.js";
+import { parsed, read, write } from "./remember.js";
 
 /** @typedef {import("./lm.js").GenerateOptions} GenerateOptions */
 /** @typedef {import("./lm.js").LoadOptions} LoadOptions */
@@ -54,7 +55,10 @@ export class Settings {
 
     for (const name of NAMES) {
       const input = this.#input(name);
-      input.addEventListener("input", () => this.#showSlider(name));
+      input.addEventListener("input", () => {
+        this.#showSlider(name);
+        this.#save();
+      });
       input.addEventListener("change", () => {
         this.#correct(name);
         this.#save();
@@ -150,14 +154,18 @@ export class Settings {
     });
   }
 
-  /** @param {string} prompt @returns {GenerateOptions} */
-  generateOptions(prompt) {
+  /** How many continuations are written at once. */
+  get count() {
+    return 1;
+  }
+
+  /** @returns {GenerateOptions} everything but what is to be continued */
+  generateOptions() {
     /** @param {string} name */
     const number = (name) => Number(this.#input(name).value);
     const seed = this.#input("seed").value.trim();
     const stop = this.#input("stop_text").value;
     return {
-      prompt,
       max_new_tokens: number("max_new_tokens"),
       temperature: number("temperature"),
       top_k: number("top_k"),
@@ -262,33 +270,5 @@ export class Settings {
   #paint(slider) {
     const [min, max] = [Number(slider.min), Number(slider.max)];
     slider.style.setProperty("--fill", `${(100 * (Number(slider.value) - min)) / (max - min)}%`);
-  }
-}
-
-/** @param {string} key */
-function read(key) {
-  try {
-    return localStorage.getItem(key);
-  } catch {
-    return null; // storage is blocked: the page works without it
-  }
-}
-
-/** @param {string} key @param {string|null} value null: forget it */
-function write(key, value) {
-  try {
-    if (value === null) localStorage.removeItem(key);
-    else localStorage.setItem(key, value);
-  } catch {
-    // as above
-  }
-}
-
-/** @param {string|null} text @returns {any} */
-function parsed(text) {
-  try {
-    return JSON.parse(text ?? "null");
-  } catch {
-    return null;
   }
 }

@@ -1,81 +1,113 @@
 // @ts-check
 /**
- * The writing surface. The prompt is a textarea whose letters are transparent; a copy of it beneath shows them, and
- * runs on into the continuation as one text. Model text only ever enters the page as text nodes.
+ * The writing surface. The text is a textarea whose letters are transparent; a copy of it beneath shows them, with the
+ * model's part tinted, and each token on its own where that is asked for. Text only ever enters the page as text nodes.
  */
 
+import { textOf } from "./document.js";
+import { shade, tokenName } from "./chips.js";
+
+/** @typedef {import("./document.js").Piece} Piece */
+/** @typedef {import("./document.js").Pieces} Pieces */
+/** @typedef {import("./document.js").Token} Token */
+
 /** How far from the end, in pixels, still counts as reading along. */
-const NEAR_END = 48;
+const NEAR_END = 64;
+/** What stays free below the last line that is written. */
+const MARGIN = 40;
 
 export class Sheet {
-  #prompt = /** @type {HTMLTextAreaElement} */ (document.getElementById("prompt"));
-  #echo = /** @type {HTMLElement} */ (document.getElementById("echo"));
-  #output = /** @type {HTMLElement} */ (document.getElementById("output"));
+  #area = /** @type {HTMLTextAreaElement} */ (document.getElementById("text"));
+  #ink = /** @type {HTMLElement} */ (document.getElementById("ink"));
   #scroll = /** @type {HTMLElement} */ (document.getElementById("scroll"));
-  #waiting = "";
+  /** Pieces never change, so one that was drawn need not be drawn again. @type {WeakMap<Piece, HTMLElement>} */
+  #drawn = new WeakMap();
+  /** @type {HTMLElement|null} */
+  #live = null;
+  /** @type {Token[]} */
+  #waiting = [];
   #frame = 0;
+  #chips = false;
 
-  /** @param {() => void} changed called when the text has changed */
-  constructor(changed) {
-    this.changed = changed;
-    this.#prompt.addEventListener("input", () => this.#mirror());
+  /** @param {{typed: (text: string, caret: number) => void, moved: (caret: number) => void}} listener */
+  constructor(listener) {
+    const area = this.#area;
+    area.addEventListener("input", () => listener.typed(area.value, area.selectionEnd));
+    document.addEventListener("selectionchange", () => {
+      if (document.activeElement === area && !area.readOnly) listener.moved(area.selectionEnd);
+    });
   }
 
-  get prompt() {
-    return this.#prompt.value;
+  get area() {
+    return this.#area;
   }
 
-  set prompt(text) {
-    this.#prompt.value = text;
-    this.#mirror();
+  /** The tokens' elements, in the order of `places`. */
+  get chips() {
+    return /** @type {NodeListOf<HTMLElement>} */ (this.#ink.querySelectorAll(".chip"));
   }
 
-  get continuation() {
-    return this.#output.textContent + this.#waiting;
+  /** Whether each token is shown on its own. Draw again after a change. */
+  get showsChips() {
+    return this.#chips;
   }
 
-  /** Take the prompt as it is for a new continuation. */
-  begin() {
-    this.#waiting = "";
-    this.#output.replaceChildren();
-    this.#prompt.readOnly = true;
-    this.changed();
+  set showsChips(shown) {
+    this.#chips = shown;
+    this.#drawn = new WeakMap();
+    this.#ink.classList.toggle("chipped", shown);
   }
 
-  /** Show text at the next frame: tokens may come faster than the screen. @param {string} text */
-  append(text) {
-    this.#waiting += text;
+  /** @param {Pieces} pieces @param {number} caret */
+  draw(pieces, caret) {
+    const text = textOf(pieces);
+    this.#live = null;
+    if (this.#area.value !== text) this.#area.value = text;
+    if (this.#area.selectionEnd !== caret || this.#area.selectionStart !== caret) this.#area.setSelectionRange(caret, caret);
+    this.#lay(pieces.map((piece) => this.#elementOf(piece)));
+  }
+
+  /** The model begins to write between these. @param {Pieces} before @param {Pieces} after */
+  begin(before, after) {
+    this.#area.readOnly = true;
+    this.#area.value = textOf(before) + textOf(after);
+    this.#live = span("model live");
+    this.#lay([
+      ...before.map((piece) => this.#elementOf(piece)),
+      this.#live,
+      ...after.map((piece) => this.#elementOf(piece)),
+    ]);
+  }
+
+  /** Show a token at the next frame: they may come faster than the screen. @param {Token} token */
+  append(token) {
+    this.#waiting.push(token);
     this.#frame ||= requestAnimationFrame(() => this.#flush());
   }
 
+  /** It has written. Draw again after this. */
   end() {
     cancelAnimationFrame(this.#frame);
     this.#flush();
-    this.#output.normalize();
-    this.#prompt.readOnly = false;
-  }
-
-  /** Make the continuation part of the prompt. */
-  keep() {
-    const text = this.prompt + this.continuation;
-    this.begin();
-    this.end();
-    this.prompt = text;
-    this.#prompt.setSelectionRange(text.length, text.length);
+    this.#area.readOnly = false;
   }
 
   focus() {
-    this.#prompt.focus();
+    this.#area.focus({ preventScroll: true });
   }
 
   #flush() {
     this.#frame = 0;
-    if (!this.#waiting) return;
-    const follow = this.#atEnd();
-    this.#output.append(this.#waiting);
-    this.#waiting = "";
-    if (follow) this.#toEnd();
-    this.changed();
+    const tokens = this.#waiting;
+    this.#waiting = [];
+    if (!tokens.length || !this.#live) return;
+    const follow = this.#overhang(this.#live) < NEAR_END;
+    if (this.#chips) this.#live.append(...tokens.flatMap((token) => (token.text ? [chip(token)] : [])));
+    else this.#live.append(tokens.map((token) => token.text).join(""));
+    const over = follow ? this.#overhang(this.#live) : 0;
+    if (over <= 0) return;
+    if (this.#ownScroll) this.#scroll.scrollTop += over;
+    else scrollBy(0, over);
   }
 
   /** Wide, the paper scrolls; narrow, the whole page does, and then it is the foot that the text runs under. */
@@ -83,27 +115,46 @@ export class Sheet {
     return getComputedStyle(this.#scroll).overflowY === "auto";
   }
 
-  #atEnd() {
-    if (this.#ownScroll) {
-      const { scrollHeight, scrollTop, clientHeight } = this.#scroll;
-      return scrollHeight - scrollTop - clientHeight < NEAR_END;
-    }
-    return Math.abs(this.#hidden()) < NEAR_END;
-  }
-
-  #toEnd() {
-    if (this.#ownScroll) this.#scroll.scrollTop = this.#scroll.scrollHeight;
-    else if (this.#hidden() > 0) scrollBy(0, this.#hidden());
-  }
-
-  /** Pixels of the text's end below the upper edge of the foot. */
-  #hidden() {
+  /** How far an element's end is below what can be seen. @param {HTMLElement} element */
+  #overhang(element) {
     const foot = document.querySelector(".foot")?.getBoundingClientRect().top ?? innerHeight;
-    return Math.max(this.#scroll.getBoundingClientRect().bottom - foot, 0);
+    const end = element.getBoundingClientRect().bottom;
+    return end ? end + MARGIN - foot : 0;
   }
 
-  #mirror() {
-    this.#echo.textContent = this.#prompt.value;
-    this.changed();
+  /** @param {Piece} piece */
+  #elementOf(piece) {
+    let element = this.#drawn.get(piece);
+    if (element) return element;
+    element = span(piece.tokens ? "model" : "typed");
+    if (piece.tokens && this.#chips) element.append(...piece.tokens.flatMap((token) => (token.text ? [chip(token)] : [])));
+    else element.textContent = piece.text;
+    this.#drawn.set(piece, element);
+    return element;
   }
+
+  /** Bring the copy in line, moving as little as possible. @param {HTMLElement[]} elements */
+  #lay(elements) {
+    const there = [...this.#ink.children];
+    let head = 0;
+    while (head < there.length && there[head] === elements[head]) head += 1;
+    for (const gone of there.slice(head)) if (!elements.includes(/** @type {HTMLElement} */ (gone))) gone.remove();
+    this.#ink.append(...elements.slice(head));
+  }
+}
+
+/** @param {string} name */
+function span(name) {
+  const element = document.createElement("span");
+  element.className = name;
+  return element;
+}
+
+/** @param {Token} token */
+function chip(token) {
+  const element = span("chip");
+  element.textContent = token.text;
+  element.dataset.shade = String(shade(token.logprob));
+  if (/^\s+$/.test(token.text)) element.dataset.blank = tokenName(token.text);
+  return element;
 }

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.engine.errors import DeviceLostError, OptionError
 from app.engine.options import Options, parse_ids
@@ -37,6 +38,8 @@ class TokenEvent:
     id: int | None = None
     logprob: float | None = None
     top: list[tuple[int, float]] = field(default_factory=list)
+    inside: dict[str, Any] | None = None
+    """See `token_source.Token`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ class Result:
     timings: dict[str, float | int | None]
     """prefill_ms: reading the prompt, to the first token's logits and choice. first_token_ms: from the call to the
     first token. decode_ms: from the first token to the last. tokens_per_second: of these later tokens; None for fewer
-    than two. prompt_tokens, new_tokens."""
+    than two. prompt_tokens, new_tokens. reused: how many of the prompt's tokens the cache held already."""
 
 
 async def generate(
@@ -95,11 +98,13 @@ async def generate(
 
     started = time.perf_counter()
     window, finish = prompt_ids, ""
+    reused: int | None = None
     while not finish:
         done = len(events)
         try:
             # What the cache holds of this text already need not be read again, but for its last token's logits.
             runner.rewind(min(_common_prefix(runner.tokens, window), len(window) - 1))
+            reused = runner.length if reused is None else reused
             if not await _prefill(runner, window[runner.length :], prefill_chunk, cancelled):
                 finish = "cancelled"
                 break
@@ -139,7 +144,7 @@ async def generate(
         seed=options.seed,
         logprobs=[event.logprob for event in events if event.logprob is not None] if options.logprobs else None,
         top=[event.top for event in events] if options.top else None,
-        timings=_timings(called, started, times, len(prompt_ids), len(events)),
+        timings=_timings(called, started, times, len(prompt_ids), len(events)) | {"reused": reused or 0},
     )
 
 
@@ -165,7 +170,7 @@ class _Written:
             shown = self._stops.push(self._decoder.push(token.id))
             if len(self.events) + len(group) + 1 == self._most:
                 shown += self._stops.flush()
-            group.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top))
+            group.append(TokenEvent(text=shown, id=token.id, logprob=token.logprob, top=token.top, inside=token.inside))
             if self._stops.stopped:
                 finish = "stop"
                 break
@@ -187,9 +192,9 @@ def _ids(events: Sequence[TokenEvent]) -> list[int]:
 
 
 async def prefill(runner: Runner, ids: list[int], chunk: int | None = None) -> None:
-    """Read `ids` into an emptied cache. The logits after the last of them are then ready."""
-    runner.rewind(0)
-    await _prefill(runner, ids, chunk, lambda: False)
+    """Read `ids` into the cache, but for what it holds of them. The logits after the last of them are then ready."""
+    runner.rewind(min(_common_prefix(runner.tokens, ids), len(ids) - 1))
+    await _prefill(runner, ids[runner.length :], chunk, lambda: False)
 
 
 async def _prefill(runner: Runner, ids: list[int], chunk: int | None, cancelled: Callable[[], bool]) -> bool:

@@ -33,14 +33,15 @@ def test_a_user_writes_stops_changes_the_model_and_goes_on_without_a_network(
 ) -> None:
     page = open_page()
     sheet = Sheet(page).open(f"{site_url}?hub={hub.url}")
-    expect(sheet.prompt).to_be_focused()
+    expect(sheet.text).to_be_focused()
 
     # Type, Ctrl+Enter, and text streams.
-    sheet.prompt.fill("Once upon a time")
+    sheet.text.fill("Once upon a time")
     page.keyboard.press("Control+Enter")
     sheet.writing()
-    early = sheet.continuation.text_content() or ""
-    expect(sheet.continuation).not_to_have_text(early, timeout=SLOW_MS, use_inner_text=False)
+    live = page.locator("#ink > .live")
+    early = live.text_content() or ""
+    expect(live).not_to_have_text(early, timeout=SLOW_MS, use_inner_text=False)
 
     # Stop: what is there stays.
     page.keyboard.press("Escape")
@@ -48,7 +49,7 @@ def test_a_user_writes_stops_changes_the_model_and_goes_on_without_a_network(
     assert text.startswith(early)
     expect(sheet.status).to_contain_text("Stopped after")
     expect(page.get_by_text("tokens/s")).to_be_visible()
-    expect(sheet.prompt).to_have_value("Once upon a time")
+    expect(sheet.text).to_have_value(f"Once upon a time{text}")
 
     # Another model, from the hub.
     sheet.model.select_option("custom")
@@ -58,18 +59,16 @@ def test_a_user_writes_stops_changes_the_model_and_goes_on_without_a_network(
     sheet.ready()
     assert hub.requests("model.safetensors")
     page.get_by_label("Max new tokens", exact=True).fill("5")
-    sheet.generate.click()
-    sheet.writing().ready()
+    more = sheet.run()
     expect(sheet.status).to_contain_text("Wrote 5 tokens")
 
     # Come back, and write without a network.
     page.reload()
     expect(page.get_by_label("Max new tokens", exact=True)).to_have_value("5")
-    expect(sheet.prompt).to_have_value("Once upon a time")
+    expect(sheet.text).to_have_value(f"Once upon a time{text}{more}")
     sheet.ready()
     page.context.set_offline(True)
-    sheet.generate.click()
-    sheet.writing().ready()
+    sheet.run()
     expect(sheet.status).to_contain_text("Wrote 5 tokens")
 
 
@@ -83,7 +82,7 @@ def test_the_address_fills_the_controls(site_url: str, open_page: OpenPage) -> N
     page = open_page()
     query = "prompt=A%20fox%0A&max_new_tokens=7&temperature=0&top_k=5&top_p=0.5&seed=9&min_p=0.1&stop=END"
     sheet = Sheet(page).open(f"{site_url}?backend=numpy&precision=f32&{query}")
-    expect(sheet.prompt).to_have_value("A fox\n")
+    expect(sheet.text).to_have_value("A fox\n")
     for label, value in (
         ("Max new tokens", "7"),
         ("Temperature", "0"),
@@ -97,6 +96,8 @@ def test_the_address_fills_the_controls(site_url: str, open_page: OpenPage) -> N
     sheet.ready()
     first = sheet.run()
     assert first
+    page.get_by_role("button", name="Undo").click()
+    expect(sheet.text).to_have_value("A fox\n")
     assert sheet.run() == first
     # Nothing of it has replaced what the user had set.
     sheet.open(f"{site_url}?backend=numpy")
@@ -125,20 +126,11 @@ def test_a_random_seed_is_shown_and_writes_the_same_again(site_url: str, open_pa
     seed = (shown.text_content() or "").removeprefix("Seed ")
     shown.click()
     expect(page.get_by_label("Seed", exact=True)).to_have_value(seed)
+    page.get_by_role("button", name="Undo").click()
     assert sheet.run() == first
 
 
-def test_continue_makes_the_continuation_part_of_the_prompt(site_url: str, open_page: OpenPage) -> None:
-    page = open_page()
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&max_new_tokens=4&prompt=Lily%20found%20a&seed=1").ready()
-    first = sheet.run()
-    page.get_by_role("button", name="Continue").click()
-    expect(sheet.prompt).to_have_value(f"Lily found a{first}")
-    sheet.writing().written()
-    expect(sheet.prompt).to_have_value(f"Lily found a{first}")
-
-
-def test_copy_takes_prompt_and_continuation(site_url: str, open_page: OpenPage) -> None:
+def test_copy_takes_the_whole_text(site_url: str, open_page: OpenPage) -> None:
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     sheet = Sheet(page).open(f"{site_url}?backend=numpy&max_new_tokens=4&prompt=Lily%20found%20a").ready()
     text = sheet.run()
@@ -147,25 +139,25 @@ def test_copy_takes_prompt_and_continuation(site_url: str, open_page: OpenPage) 
     assert evaluate(page, "() => navigator.clipboard.readText()") == f"Lily found a{text}"
 
 
-def test_what_is_shown_is_the_prompt_and_then_the_continuation(site_url: str, open_page: OpenPage) -> None:
-    """The letters of the prompt are a copy below a transparent textarea: the two must lie exactly on each other."""
+def test_what_is_shown_is_what_was_typed(site_url: str, open_page: OpenPage) -> None:
+    """The letters are a copy below a transparent textarea: the two must lie exactly on each other."""
     for width, height in ((1280, 800), (390, 844)):
         page = open_page(viewport={"width": width, "height": height})
         sheet = Sheet(page).open(f"{site_url}?backend=numpy")
-        sheet.prompt.fill(f"{LONG[:900]}\n\n  two spaces, a\ttab and <b>no markup</b> & 🎉\n")
+        sheet.text.fill(f"{LONG[:900]}\n\n  two spaces, a\ttab and <b>no markup</b> & 🎉\n")
         boxes = evaluate(
             page,
             """() => {
-                const area = document.getElementById("prompt");
-                const echo = document.getElementById("echo");
-                const styles = [area, echo.parentElement].map((element) => getComputedStyle(element));
+                const area = document.getElementById("text");
+                const ink = document.getElementById("ink");
+                const styles = [area, ink].map((element) => getComputedStyle(element));
                 return {
                     same: ["fontFamily", "fontSize", "lineHeight", "letterSpacing", "whiteSpace", "overflowWrap",
                            "paddingTop", "paddingLeft", "tabSize", "width"].filter((name) =>
                            styles[0][name] !== styles[1][name]),
                     hidden: area.scrollHeight - area.clientHeight,
-                    text: echo.textContent === area.value,
-                    markup: echo.childElementCount,
+                    text: ink.textContent === area.value,
+                    markup: ink.querySelectorAll(":not(span)").length,
                 };
             }""",
         )
@@ -179,8 +171,7 @@ def test_without_a_gpu_the_page_says_so_and_uses_numpy(site_url: str, launch: La
     expect(notice).to_contain_text("No GPU was found")
     expect(notice).to_contain_text("requestAdapter gave null")
     expect(page.get_by_text("NumPy on the CPU")).to_be_visible()
-    sheet.generate.click()
-    sheet.writing().ready()
+    sheet.run()
     expect(sheet.status).to_contain_text("Wrote 5 tokens")
     page.get_by_role("button", name="Understood").click()
     expect(notice).to_be_hidden()
@@ -258,7 +249,7 @@ def test_a_download_shows_its_progress_and_can_be_cancelled(site_url: str, open_
 
 def test_an_over_long_text_is_cut_and_that_is_said(site_url: str, open_page: OpenPage) -> None:
     sheet = Sheet(open_page()).open(f"{site_url}?backend=numpy&max_new_tokens=2").ready()
-    sheet.prompt.fill(LONG)
+    sheet.text.fill(LONG)
     sheet.generate.click()
     expect(sheet.status).to_contain_text("Wrote 2 tokens. The text was too long", timeout=SLOW_MS)
     expect(sheet.status).to_contain_text("its last 510 tokens")
@@ -282,11 +273,11 @@ def test_the_page_is_there_before_python(site_url: str, open_page: OpenPage) -> 
     page.route("**/pyodide/**", lambda route: route.abort())
     page.route("**/worker.js", lambda route: None)  # never answered
     sheet = Sheet(page).open(f"{site_url}?prompt=Hello")
-    expect(sheet.prompt).to_have_value("Hello")
-    expect(sheet.prompt).to_be_editable()
+    expect(sheet.text).to_have_value("Hello")
+    expect(sheet.text).to_be_editable()
     expect(sheet.model).to_be_visible()
-    sheet.prompt.fill("Something else")
-    expect(page.locator("#echo")).to_have_text("Something else")
+    sheet.text.fill("Something else")
+    expect(page.locator("#ink")).to_have_text("Something else")
     page.unroute_all(behavior="ignoreErrors")
 
 
@@ -308,7 +299,7 @@ def test_nothing_is_wider_than_the_screen(site_url: str, open_page: OpenPage, wi
     sheet = Sheet(page).open(f"{site_url}?backend=numpy&max_new_tokens=1&temperature=0&prompt={'x' * 300}")
     expect(sheet.generate).to_be_in_viewport()
     sheet.ready().run()
-    expect(page.locator("#continue")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#regenerate")).to_be_in_viewport(ratio=1)
     assert evaluate(page, "() => document.documentElement.scrollWidth") <= width
 
 

@@ -276,7 +276,7 @@ DROP = """(files) => {
         data.items.add(new File([Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0))], name));
     for (const type of ["dragover", "drop"]) {
         const event = new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true });
-        if (document.getElementById("prompt").dispatchEvent(event)) throw new Error(`${type} was not taken`);
+        if (document.getElementById("text").dispatchEvent(event)) throw new Error(`${type} was not taken`);
         if (type === "dragover" && document.getElementById("landing").hidden) throw new Error("nothing shows it");
     }
 }"""

@@ -13,9 +13,11 @@ class Sheet:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.prompt = page.get_by_label("Prompt", exact=True)
-        self.continuation = page.get_by_label("Continuation")
-        self.generate = page.get_by_role("button", name="Generate")
+        self.text = page.get_by_label("Text", exact=True).and_(page.get_by_role("textbox"))
+        self.continuation = page.locator("#ink > .model").last
+        """What the model wrote last; the text itself holds it as well."""
+        self.generate = page.locator("#generate")
+        """Generate, Continue, or Write here."""
         self.stop = page.get_by_role("button", name="Stop")
         self.status = page.get_by_role("status")
         self.problem = page.get_by_role("alert")
@@ -32,7 +34,7 @@ class Sheet:
 
     def writing(self) -> "Sheet":
         """Wait until text streams."""
-        expect(self.continuation).not_to_be_empty(timeout=SLOW_MS)
+        expect(self.page.locator("#ink > .live")).not_to_be_empty(timeout=SLOW_MS)
         return self
 
     def written(self) -> str:
@@ -40,18 +42,21 @@ class Sheet:
         self.ready()
         return self.continuation.text_content() or ""
 
-    def run(self) -> str:
-        """Press Generate, wait for the end however soon it comes, and return the text."""
+    def run(self, button: str = "generate") -> str:
+        """Press Generate, wait for the end however soon it comes, and return what the model wrote."""
         evaluate(
             self.page,
-            """() => new Promise((done) => {
+            """(id) => new Promise((done) => {
+                const generating = () => document.body.dataset.engine === "generating";
                 let runs = false;
-                const off = lm.on("status", ({ state }) => {
-                    if (runs && state !== "generating") done(off());
-                    runs = state === "generating";
+                const look = new MutationObserver(() => {
+                    if (runs && !generating()) done(look.disconnect());
+                    runs ||= generating();
                 });
-                document.getElementById("generate").click();
+                look.observe(document.body, { attributeFilter: ["data-engine"] });
+                document.getElementById(id).click();
             })""",
+            button,
             timeout_s=SLOW_MS / 1000,
         )
         return self.written()

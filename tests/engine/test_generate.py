@@ -331,6 +331,15 @@ async def test_timings_are_measured() -> None:
     assert single["tokens_per_second"] is None
 
 
+async def test_what_the_cache_holds_of_the_prompt_is_reported() -> None:
+    runner = FakeRunner()
+    first = await result_of(runner, {"prompt": "one", "max_new_tokens": 4})
+    assert first.timings["reused"] == 0
+    ids = [*first.prompt_ids, *first.ids[:2]]
+    assert (await result_of(runner, {"ids": [*ids, 1], "max_new_tokens": 1})).timings["reused"] == len(ids)
+    assert (await result_of(runner, {"ids": ids, "max_new_tokens": 1})).timings["reused"] == len(ids) - 1
+
+
 async def test_nan_logits_end_the_run_with_a_named_error() -> None:
     class Broken(FakeRunner):
         async def logits(self) -> NDArray[np.float32]:

@@ -1,0 +1,201 @@
+// @ts-check
+/** Lets the model write in the document: on, once more, from another token, several times over. */
+
+import { lm } from "./lm.js";
+import { TokenCard } from "./chips.js";
+import { idsOf } from "./document.js";
+import { Editor } from "./editor.js";
+import { Meter, outcome, say, show } from "./figures.js";
+import { saveDocument } from "./remember.js";
+import { Sheet } from "./sheet.js";
+
+/** @typedef {import("./document.js").Candidate} Candidate */
+/** @typedef {import("./document.js").Pieces} Pieces */
+
+/** Likeliest tokens that are asked for with each one that is written. */
+const ALTERNATIVES = 10;
+const SAVE_MS = 400;
+/** How long the text must have rested before others are told of it. */
+const REST_MS = 500;
+
+export class Writing {
+  #meter = new Meter();
+  #saving = 0;
+  #resting = 0;
+  #rested = 0;
+  /** Ids of what was typed, for the vocabulary that they are of. */
+  #encoded = { of: "", ids: /** @type {Map<string, Promise<number[]>>} */ (new Map()) };
+
+  /**
+   * @param {import("./session.js").Session} session @param {import("./settings.js").Settings} settings
+   * @param {() => void} changed called whenever the document, or what is going on, has changed
+   */
+  constructor(session, settings, changed) {
+    this.session = session;
+    this.settings = settings;
+    this.changed = changed;
+    this.editor = new Editor(() => {
+      this.#draw();
+      this.#saveSoon();
+      this.restSoon();
+      this.changed();
+    });
+    this.sheet = new Sheet({
+      typed: (text, caret) => this.editor.type(text, caret),
+      moved: (caret) => {
+        if (caret === this.editor.caret) return;
+        this.editor.caret = caret;
+        this.card.atCaret();
+        this.#saveSoon();
+        this.changed();
+      },
+    });
+    this.card = new TokenCard(this.sheet, this.editor, (index, candidate) => this.branch(index, candidate));
+    lm.on("token", (token) => {
+      if (!this.editor.live) return; // someone else's generation, through window.lm
+      this.editor.push(token);
+      this.sheet.append({ ...token, id: token.id ?? 0 });
+      if (token.id !== null) this.#meter.count();
+      this.#saveSoon();
+    });
+    for (const event of ["pagehide", "visibilitychange"]) addEventListener(event, () => this.#save());
+  }
+
+  /** Go on at the caret. */
+  generate = () => this.#write(() => this.editor.begin(), this.generate);
+
+  /** Write the last continuation anew; the others stay at hand. */
+  regenerate = () => this.#write(() => this.editor.again(), this.regenerate, { anew: true, count: 1 });
+
+  /** Go on from another token than the one that the model chose. @param {number} index @param {Candidate} candidate */
+  branch(index, candidate) {
+    return this.#write(() => this.editor.branch(index, candidate), this.generate, { count: 1 });
+  }
+
+  /** @param {number} by */
+  flip(by) {
+    const { generation } = this.editor;
+    if (generation && !this.session.busy) this.editor.flip(generation.chosen + by);
+  }
+
+  /** Show each token on its own, or not. @param {boolean} shown */
+  showChips(shown) {
+    this.sheet.showsChips = shown;
+    if (!shown) this.card.close();
+    this.#draw();
+  }
+
+  /** The ids of a text as the loaded model reads it. @param {Pieces} pieces */
+  ids(pieces) {
+    const { vocabulary } = this.session;
+    if (this.#encoded.of !== vocabulary) this.#encoded = { of: vocabulary, ids: new Map() };
+    const { ids } = this.#encoded;
+    return idsOf(pieces, vocabulary, (text) => {
+      const known = ids.get(text) ?? lm.encode(text);
+      if (ids.size > 200) ids.clear();
+      ids.set(text, known);
+      known.catch(() => ids.delete(text));
+      return known;
+    });
+  }
+
+  /**
+   * @param {() => {before: Pieces, after: Pieces}|null} begin @param {() => void} retry
+   * @param {{anew?: boolean, count?: number}} [how] anew: with another seed than before; count: of continuations
+   */
+  async #write(begin, retry, { anew = false, count = this.settings.count } = {}) {
+    const { session, settings, editor, sheet } = this;
+    if (session.generating || session.failed) return;
+    session.generating = true;
+    session.givenUp = false;
+    session.notices.clear();
+    this.card.close();
+    show();
+    this.changed();
+    let end = { finish: "failed", seed: 0, options: {} };
+    try {
+      await session.ensure();
+      if (session.givenUp) return;
+      editor.model = session.vocabulary;
+      let live = begin();
+      if (!live) return;
+      const ids = await this.ids(live.before);
+      for (let take = 0; take < count && live; take += 1) {
+        const asked = settings.generateOptions();
+        const taken = anew || take ? this.#nextSeed(asked.seed) : asked.seed;
+        const options = { ...asked, ...(taken !== undefined && { seed: taken }) };
+        if (options.seed === undefined) delete options.seed;
+        end = { ...end, options: { ...options, precision: session.loaded?.precision } };
+        sheet.begin(live.before, live.after);
+        this.changed();
+        this.#meter.start();
+        const result = await lm.complete({ ...options, ids, logprobs: this.#details(options) });
+        end = { ...end, finish: result.finish, seed: result.seed };
+        sheet.end();
+        editor.end(end);
+        this.#meter.stop(result, (seed) => {
+          settings.seed = seed;
+        });
+        say(outcome(result, session.loaded?.context ?? 0), "ready");
+        if (result.finish === "cancelled" || session.givenUp) break;
+        live = take + 1 < count ? editor.again() : null;
+      }
+    } catch (error) {
+      session.report(error, retry);
+    } finally {
+      session.generating = false;
+      sheet.end();
+      editor.end(end);
+      this.#draw();
+      this.changed();
+    }
+  }
+
+  /** Another seed than those of the continuations that are there. @param {number|undefined} seed that is set, if one is */
+  #nextSeed(seed) {
+    if (seed === undefined) return undefined;
+    const takes = this.editor.generation?.takes ?? [];
+    return Math.max(seed, ...takes.map((take) => take.seed)) + 1;
+  }
+
+  /** The GPU's sampler names no likeliest tokens under a repetition penalty. @param {import("./lm.js").GenerateOptions} options */
+  #details({ repetition_penalty: penalty = 1, sampler }) {
+    return penalty === 1 || (sampler !== "gpu" && this.sheet.showsChips) ? ALTERNATIVES : true;
+  }
+
+  #draw() {
+    if (!this.editor.live) this.sheet.draw(this.editor.pieces, this.editor.caret);
+  }
+
+  #saveSoon() {
+    this.#saving ||= setTimeout(() => this.#save(), SAVE_MS);
+  }
+
+  #save() {
+    clearTimeout(this.#saving);
+    this.#saving = 0;
+    saveDocument(this.editor.snapshot);
+  }
+
+  /** Tell others of the text once it has rested and the engine has nothing else to do. */
+  restSoon() {
+    clearTimeout(this.#resting);
+    this.#resting = setTimeout(() => this.#rest(), REST_MS);
+  }
+
+  async #rest() {
+    const { session, editor } = this;
+    if (session.busy || !session.loaded) return;
+    const turn = ++this.#rested;
+    const { pieces, generation } = editor;
+    try {
+      const ids = await this.ids(pieces);
+      const prompt = generation ? await this.ids(generation.before) : ids;
+      if (turn !== this.#rested || session.busy) return;
+      const detail = { ids, text: editor.text, prompt_length: prompt.length };
+      document.dispatchEvent(new CustomEvent("document-changed", { detail }));
+    } catch {
+      // Without ids there is nothing to look into; whoever writes next learns why.
+    }
+  }
+}
