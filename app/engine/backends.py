@@ -34,6 +34,8 @@ class Backend(Protocol):
     """Kernel parameters and where they come from (`gpu.tune.report`); None without kernels."""
     prefill_chunk: int | None
     """Tokens of a prompt to read between two looks at whether to stop; None: all at once."""
+    peak: int | None
+    """Most bytes that the last `make` had allocated on the GPU at once; None without one."""
 
     def precision(self, asked: str, dtypes: set[str], parameters: int, scheme: str | None = None, /) -> str:
         """Return the precision to keep weights in, for what was asked ("auto" or one of them) and the checkpoint's.
@@ -52,6 +54,7 @@ class NumpyBackend:
     tuned: dict[str, Any] | None = None
     # A chunk of the story model is half a second in wasm.
     prefill_chunk: int | None = 16
+    peak: int | None = None
 
     def precision(self, asked: str, _dtypes: set[str], parameters: int, scheme: str | None = None) -> str:
         """See `Backend.precision`: else always f32, as which it computes with q8 and q4 too.
@@ -91,6 +94,7 @@ class WebGpuBackend:
         """The option of that name for the next `make`."""
         self.tuned: dict[str, Any] | None = None
         """What came of it."""
+        self.peak: int | None = None
 
     def precision(self, asked: str, dtypes: set[str], parameters: int, scheme: str | None = None) -> str:
         """See `Backend.precision`.
@@ -114,6 +118,7 @@ class WebGpuBackend:
         base = self.device.tuning()
         tuning = base if self.tuning in ("auto", "default") else parse_tuning(self.tuning, base)
         self.tuned = report("default" if tuning == base else "given", tuning, {})
+        self.device.buffers.forget_peak()
         sink = GpuSink(self.device, weight_specs(config), precision=precision, max_piece=PIECE_BYTES)
         making: asyncio.Task[GpuRunner] | None = None
         try:
@@ -127,6 +132,7 @@ class WebGpuBackend:
             runner = await making
             if self.tuning == "auto":
                 self.tuned = await runner.tune(precision)
+            self.peak = self.device.buffers.peak
             return runner
         except BaseException:
             if making is not None:

@@ -138,8 +138,11 @@ class Loader:
                 cached=lambda: 0 if kept is None else kept.cached,
             )
 
+            held = 0
+
             async def fill(sink: Sink) -> None:
-                await stream(checkpoint, specs, sink, source=files, on_progress=progress)
+                nonlocal held
+                held = await stream(checkpoint, specs, sink, source=files, on_progress=progress)
 
             runner = await backend.make(config, precision, fill, lambda: self._status("compiling", "Compiling kernels"))
         except ChangedError:
@@ -175,6 +178,7 @@ class Loader:
                 "seconds": time.perf_counter() - started,
                 "memory": runner.memory(),
                 "heap": None if heap is None else {"before": heap, "after": heap_bytes()},
+                "peaks": {"files": held, "gpu": backend.peak},
             },
         )
 

@@ -33,6 +33,9 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     (model / "model.safetensors").unlink()  # half a gigabyte that pytest would keep for its next three runs
 
 
+MAX_HELD = 4 * 64_000_000
+
+
 def test_gpt2_small_loads_and_writes_without_passing_through_python(
     launch: Launch, hub: Hub, site_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,14 +60,18 @@ def test_gpt2_small_loads_and_writes_without_passing_through_python(
     )
     assert hub.asked == []
     context.close()
-    heap = loaded["heap"]
+    heap, peaks = loaded["heap"], loaded["peaks"]
     with capsys.disabled():
         print(
             f"\nGPT-2 small: {loaded['seconds']:.1f} s to load, {again['seconds']:.1f} s from storage; "
             f"wasm heap {heap['before'] / 1e6:.0f} MB before, {heap['after'] / 1e6:.0f} MB at peak and after; "
-            f"{sum(loaded['memory'].values()) / 1e6:.0f} MB on the GPU; "
+            f"{peaks['files'] / 1e6:.0f} MB of files held at most; "
+            f"{sum(loaded['memory'].values()) / 1e6:.0f} MB on the GPU, {peaks['gpu'] / 1e6:.0f} MB at most; "
             f"{written['timings']['decode_ms'] / 1e3:.1f} s for two tokens"
         )
     assert loaded["storage"] == {"kept": True, "reason": None}
     assert heap["after"] - heap["before"] <= MAX_HEAP_GROWTH
     assert again["heap"]["after"] - heap["before"] <= MAX_HEAP_GROWTH
+    # A few chunks, however large the model is.
+    assert peaks["files"] <= MAX_HELD
+    assert peaks["gpu"] <= sum(loaded["memory"].values()) + MAX_HELD

@@ -120,6 +120,7 @@ async def test_load_reports_the_model(engine: Engine, events: Events, tiny: dict
         "vocab": 8192,
         "cached": 0,
         "storage": {"kept": False, "reason": None},
+        "peaks": {"files": 4 * PARAMETERS, "gpu": None},
     }
     assert events.states() == ["loading", "loading", "ready"]
     progress = events.of("progress")

@@ -24,12 +24,17 @@ class Buffers:
         self._device = device
         self._descriptor = make_descriptor
         self._bytes: Counter[str] = Counter()
+        self._total = 0
+        self.peak = 0
+        """The most bytes that were allocated at once, since this was last set."""
 
     def create(self, nbytes: int, purpose: str, usage: int = STORAGE | COPY_SRC | COPY_DST) -> Buffer:
         """Make a zeroed buffer of at least `nbytes`, a multiple of 16."""
         nbytes = max(16, -(-nbytes // 16) * 16)
         js = self._device.createBuffer(self._descriptor({"label": purpose, "size": nbytes, "usage": usage}))
         self._bytes[purpose] += nbytes
+        self._total += nbytes
+        self.peak = max(self.peak, self._total)
         return Buffer(js, nbytes, purpose)
 
     def destroy(self, buffer: Buffer) -> None:
@@ -39,6 +44,11 @@ class Buffers:
         buffer.js.destroy()
         buffer.js = None
         self._bytes[buffer.purpose] -= buffer.nbytes
+        self._total -= buffer.nbytes
+
+    def forget_peak(self) -> None:
+        """Measure the peak from here on."""
+        self.peak = self._total
 
     def bytes_by_purpose(self) -> dict[str, int]:
         """What is allocated now."""

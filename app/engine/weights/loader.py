@@ -79,6 +79,8 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
     for file, header in headers.items():
         for name, ref in header.tensors.items():
             canonical = name.removeprefix(family.prefix)
+            if canonical.startswith(f"{family.old_head}."):
+                canonical = "lm_head" + canonical.removeprefix(family.old_head)
             if _BUFFERS.fullmatch(canonical):
                 continue
             if canonical in tensors:
@@ -90,9 +92,9 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
                 )
             tensors[canonical] = ref
     # Files written without knowing of the tie may have dropped the one name or the other.
-    heads = [name for name in tensors if name.startswith(f"{family.head}.weight")]
+    heads = [name for name in tensors if name.startswith("lm_head.weight")]
     if not any(name.startswith(f"{family.embedding}.weight") for name in tensors):
-        tensors |= {name.replace(family.head, family.embedding, 1): tensors[name] for name in heads}
+        tensors |= {name.replace("lm_head", family.embedding, 1): tensors[name] for name in heads}
         for name in heads:
             del tensors[name]
     config = replace(config, tied=await _tied(source, config, tensors, "" if scheme is None else CODES))
@@ -126,12 +128,13 @@ async def stream(
     cancelled: Any = None,
     piece_bytes: int = PIECE_BYTES,
     parallel: int = PARALLEL,
-) -> None:
+) -> int:
     """Fetch the tensors of `specs` and hand them to `sink` in that order, in pieces of at most `piece_bytes`.
 
     Up to `parallel` ranges are in flight, and at most two windows of `plan.WINDOW` pieces' worth of bytes are held
     while the sink is slower than the network. `cancelled` is any object whose attribute `cancelled` turns true; it is
     looked at several times a second, and the task may be cancelled too. Whatever the end, nothing is left running.
+    Returns the most bytes of the files that were held at once.
 
     Raises ModelFileError or UnsupportedModelError before the first byte if the checkpoint does not have what `specs`
     ask for, CancelledError, a HubError, or what the sink raises.
@@ -147,6 +150,7 @@ async def stream(
                 await sink.write(piece.spec, piece.dtype, piece.row, piece.rows, blob)
             fetcher.forget(window.requests)
         _check_cancelled(cancelled)
+        return fetcher.peak
     finally:
         await fetcher.close()
 
@@ -190,6 +194,9 @@ class _Fetcher:
         self._tasks: dict[Request, asyncio.Task[Blob]] = {}
         self._total = sum(request.wanted for request in requests)
         self._received = 0
+        self._held = 0
+        self.peak = 0
+        """Bytes of what had been asked for and was not yet forgotten, at most."""
         self._failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     def start(self, requests: Sequence[Request]) -> None:
@@ -215,6 +222,7 @@ class _Fetcher:
         """Let go of the bytes of these requests."""
         for request in requests:
             del self._tasks[request]
+            self._held -= request.stop - request.start
 
     async def close(self) -> None:
         """Abort whatever is still running, and wait until it has ended."""
@@ -236,6 +244,8 @@ class _Fetcher:
 
         try:
             async with self._slots:
+                self._held += request.stop - request.start
+                self.peak = max(self.peak, self._held)
                 blob = await self._source.read_range(request.file, request.start, request.stop, on_bytes)
                 on_bytes(request.wanted)
                 return blob
@@ -284,13 +294,13 @@ async def _header(source: ModelFiles, file: str) -> Header:
 
 async def _tied(source: ModelFiles, config: Config, tensors: dict[str, TensorRef], suffix: str) -> bool:
     """Decide as transformers does whether the head shares the embedding's weights (codes, by the names' `suffix`)."""
-    family = family_of(config)
     table, head = (
         tensors.get(f"{name}.weight{suffix}") or tensors.get(f"{name}.weight{suffix}.0")
-        for name in (family.embedding, family.head)
+        for name in (family_of(config).embedding, "lm_head")
     )
     if table is None or head is None:
-        return True
+        # GPT-2's head is always the embedding if there is no other; where a config says otherwise, it is missing.
+        return config.tied or config.family == "gpt2"
     if not config.tied or (table.dtype, table.shape) != (head.dtype, head.shape):
         return False
     # Both are stored although the config ties them: transformers ties them only if they are equal. Comparing some
