@@ -144,6 +144,19 @@ export function gather(device, sources, offsets, sizes, target) {
 }
 
 /**
+ * The dispatches at some places of a plan, as a plan.
+ * @param {Plan} plan @param {number[]} places @returns {Plan}
+ */
+export function pick(plan, places) {
+  /** @template T @param {T[]} list */
+  const some = (list) => places.map((place) => list[place]);
+  return {
+    pipelines: some(plan.pipelines), groups: some(plan.groups), x: some(plan.x), y: some(plan.y),
+    perRow: some(plan.perRow), perPosition: some(plan.perPosition),
+  };
+}
+
+/**
  * GPU time in milliseconds of `repeats` times the dispatches [first, stop) of each plan, in one compute pass, by timestamps.
  * Browsers round timestamps (Chromium to 0.1 ms), so repeat until that does not matter.
  * @param {GPUDevice} device @param {Plan[]} plans @param {number} first @param {number} stop Infinity: all

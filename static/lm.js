@@ -54,9 +54,62 @@
  * @property {"auto"|"gpu"|"python"} [sampler] where tokens are chosen; "auto": on the GPU where it can
  * @property {"end"|"slide"} [on_full] when the context is full: end, or go on from the text's last half context
  * @property {number} [depth] tokens that the GPU computes ahead; missing: as many as keep it busy
+ * @property {boolean|{lens?: number}} [inspect] show with each token what the model looked like; it then goes token by
+ *   token. Missing: if somebody listens for "inside"
  *
  * @typedef {{id: number, text: string, logprob: number}} Candidate
- * @typedef {{text: string, id: number|null, logprob: number|null, top: Candidate[]}} Token
+ * @typedef {{text: string, id: number|null, logprob: number|null, top: Candidate[], inside?: Inside}} Token
+ *
+ * @typedef {object} Inside what the model looked like that chose a token
+ * @property {number} position of the last token that it had read
+ * @property {Float32Array} attention [layers, heads, position + 1]: how that token attends to each
+ * @property {Float32Array} norms [layers + 1] length of its residual stream, before the first layer and after each
+ * @property {Float32Array} cosines [layers + 1] to the final one
+ * @property {Candidate[][]} lens [layers + 1] the likeliest tokens if the model ended there; empty unless asked for
+ *
+ * @typedef {object} InspectOptions
+ * @property {string} [prompt]
+ * @property {number[]} [ids] instead of `prompt`
+ * @property {boolean|{layers?: number[], heads?: number[]}} [attention] whole maps, of all or of some
+ * @property {boolean|number} [overview] small maps of all layers and heads, of so many cells a side
+ * @property {boolean} [layers] the residual stream's norms and cosines, and one token's whole stream
+ * @property {number} [lens] so many of the likeliest tokens after each layer
+ * @property {number} [detail] a layer whose work on one token is shown
+ * @property {number} [position] of that token, and for `layers` and `lens`; missing: the last
+ * @property {boolean} [release] give back the memory that looking took, instead
+ *
+ * @typedef {object} Inspection
+ * @property {number[]} ids
+ * @property {{id: number, text: string}[]} tokens
+ * @property {number} n tokens
+ * @property {number} position
+ * @property {number} n_layer
+ * @property {number} n_head
+ * @property {number} n_kv_head
+ * @property {{layers: number[], heads: number[], maps: Float32Array}} [attention] maps [layers, heads, n, n]
+ * @property {{cells: number, cell: number, maps: Float32Array}} [overview] maps [n_layer, n_head, cells, cells]
+ * @property {{norms: Float32Array, cosines: Float32Array, strip: Float32Array}} [layers] [n_layer + 1, n] twice, then
+ *   [n_layer + 1, n_embd]
+ * @property {{id: number, text: string, probability: number}[][]} [lens] [n_layer + 1]
+ * @property {{layer: number, embedding: Float32Array, q: Float32Array, k: Float32Array, v: Float32Array,
+ *             attention: Float32Array, attended: Float32Array, hidden: Float32Array, out: Float32Array}} [detail]
+ *
+ * @typedef {object} Phase of `profile`: milliseconds, of a whole prompt or of one token
+ * @property {number} tokens
+ * @property {number} ms by the clock
+ * @property {number} [python_ms]
+ * @property {number} [submit_ms] recording and submitting commands
+ * @property {number} [waiting_ms]
+ * @property {number|null} gpu_ms how long the GPU was busy; null without timestamps
+ * @property {Record<string, number>|null} kernels_ms
+ * @property {number|null} dispatches
+ * @property {"gpu"|"cpu"|null} bound
+ * @property {number} [weight_bytes]
+ * @property {number} [cache_bytes]
+ * @property {number} [gb_per_second]
+ *
+ * @typedef {{model: string, parameters: number, precision: string, backend: string, prefill: Phase, decode: Phase,
+ *            memory: Record<string, number>}} Profile
  *
  * @typedef {object} Timings
  * @property {number} prompt_tokens
@@ -101,7 +154,8 @@
  * @property {boolean|null} persisted whether the browser promised not to clear it by itself
  * @property {string|null} reason why nothing, or nothing more, can be kept
  *
- * @typedef {{status: Status, progress: Progress, token: Token & {call: number}, error: Failure}} Events
+ * @typedef {{status: Status, progress: Progress, token: Token & {call: number}, error: Failure,
+ *            inside: Inside & {call: number, id: number|null, text: string}}} Events
  */
 
 /**
@@ -229,12 +283,30 @@ class LanguageModel {
   }
 
   /**
+   * Look into the model while it reads a text. Whatever else is asked for ends it, with a CancelledError.
+   * @param {InspectOptions} options
+   * @returns {Promise<Inspection>}
+   */
+  inspect(options) {
+    return this.#call("inspect", options);
+  }
+
+  /**
+   * Measure where the time goes for a text. Whatever else is asked for ends it, with a CancelledError.
+   * @param {{prompt?: string, ids?: number[], new_tokens?: number}} options
+   * @returns {Promise<Profile>}
+   */
+  profile(options) {
+    return this.#call("profile", options);
+  }
+
+  /**
    * Continue a prompt.
    * @param {GenerateOptions} [options]
    * @returns {Promise<Completion>}
    */
   complete(options = {}) {
-    return this.#call("complete", options);
+    return this.#call("complete", this.#watched(options));
   }
 
   /**
@@ -254,7 +326,7 @@ class LanguageModel {
       queue.push(token);
       wake();
     });
-    const done = this.#call("complete", options).finally(() => {
+    const done = this.#call("complete", this.#watched(options)).finally(() => {
       settled = true;
       off();
       wake();
@@ -325,7 +397,7 @@ class LanguageModel {
 
   /**
    * @template {keyof Events} E
-   * @param {E} event "status", "progress", "token" or "error"
+   * @param {E} event "status", "progress", "token", "inside" or "error"
    * @param {(data: Events[E]) => void} listener
    * @returns {() => void} call it to unsubscribe
    */
@@ -333,6 +405,15 @@ class LanguageModel {
     const listeners = this.#listeners.get(event) ?? new Set();
     this.#listeners.set(event, listeners.add(listener));
     return () => listeners.delete(listener);
+  }
+
+  /**
+   * Ask for a look inside with every token, as long as somebody listens for it.
+   * @param {GenerateOptions} options
+   * @returns {GenerateOptions}
+   */
+  #watched(options) {
+    return this.#listeners.get("inside")?.size ? { inspect: true, ...options } : options;
   }
 
   /**
@@ -353,7 +434,10 @@ class LanguageModel {
   #receive(message) {
     if (message.event === "tokens") {
       const { call, tokens } = message.data;
-      return tokens.forEach((/** @type {Token} */ token) => this.#emit("token", { ...token, call }));
+      return tokens.forEach((/** @type {Token} */ token) => {
+        this.#emit("token", { ...token, call });
+        if (token.inside) this.#emit("inside", { ...token.inside, call, id: token.id, text: token.text });
+      });
     }
     if (message.event) return this.#emit(message.event, message.data);
     if (message.beat) return (this.#missed = 0);

@@ -22,8 +22,10 @@ from app.engine.errors import (
     UnsupportedModelError,
 )
 from app.engine.generate import Result, Started, TokenEvent, generate, prefill
+from app.engine.inspection import InspectableRunner, inspect, parse_inspect, watched
 from app.engine.loading import Loader, Model
 from app.engine.options import LoadOptions, parse_ids, parse_load_options, parse_options
+from app.engine.profiling import profile
 from app.engine.runner import Runner
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.cache import Store
@@ -31,6 +33,9 @@ from app.engine.weights.transport import Transport
 
 MAX_LOSSES = 3
 """How often a call starts a lost GPU again before it gives up."""
+
+LOOKING, PROFILING = "looking into the model", "looking where the time goes"
+"""What makes way for whatever else is asked for."""
 
 Emit = Callable[[str, dict[str, Any]], None]
 """Takes an event's name ("status", "progress") and its data."""
@@ -139,7 +144,11 @@ class Engine:
         self._status("idle", "No model is loaded")
 
     async def stream(self, raw: Mapping[str, Any]) -> AsyncGenerator[list[dict[str, Any]] | dict[str, Any], None]:
-        """Yield lists of {text, id, logprob, top}, one for each token, then what `complete` returns."""
+        """Yield lists of {text, id, logprob, top}, one for each token, then what `complete` returns.
+
+        With the option `inspect` a token has `inside`, too: see `inspection.watched`.
+        """
+        await self._make_way()
         with self._alone("generating"):
             model = self._need_model()
             options = parse_options(raw)
@@ -151,6 +160,7 @@ class Engine:
                 prefill_chunk=model.backend.prefill_chunk,
                 cancelled=lambda: self._stopping,
                 recover=self._recovery("generating"),
+                source=None if options.inspect is None else watched,
             )
             try:
                 reading = True
@@ -211,6 +221,7 @@ class Engine:
 
     async def logits(self, raw: Mapping[str, Any]) -> NDArray[np.float32]:
         """Return the logits [n_vocab] after the last of the option `ids` (at least one, at most the context)."""
+        await self._make_way()
         with self._alone("computing logits"):
             model = self._need_model()
             if not isinstance(raw, Mapping) or set(raw) != {"ids"}:
@@ -239,6 +250,34 @@ class Engine:
             names = ("model", "parameters", "precision", "backend", "seconds")
             return {"gpu_info": gpu, **{name: model.report[name] for name in names}, **figures}
 
+    async def inspect(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Look into the model while it reads a text (`inspection.inspect`). Makes way for whatever else is asked for.
+
+        {release: true} gives back the memory that looking took, and returns {}.
+        """
+        with self._alone(LOOKING):
+            model = self._need_model()
+            runner, recover = model.runner, self._recovery(LOOKING)
+            if isinstance(raw, Mapping) and raw.get("release") is True and isinstance(runner, InspectableRunner):
+                runner.inspector().free()
+                return {}
+            while True:
+                if not isinstance(runner, InspectableRunner):
+                    raise UnsupportedModelError("This model cannot be looked into.")
+                try:
+                    options = parse_inspect(raw, runner.config)
+                    return await inspect(runner, model.tokenizer, options, cancelled=lambda: self._stopping)
+                except DeviceLostError as error:
+                    runner = await recover(error)
+
+    async def profile(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure where a text's time goes (`profiling.profile`). Makes way for whatever else is asked for."""
+        with self._alone(PROFILING):
+            model = self._need_model()
+            report = await profile(model.runner, model.tokenizer, raw, cancelled=lambda: self._stopping)
+            names = ("model", "parameters", "precision", "backend")
+            return {**{name: model.report[name] for name in names}, **report}
+
     def memory(self) -> dict[str, int]:
         """Return the bytes in use by purpose; empty without a model."""
         return {} if self._model is None else self._model.runner.memory()
@@ -254,6 +293,7 @@ class Engine:
         await self._loader.forget(model)
 
     async def _load_alone(self, options: LoadOptions) -> Model:
+        await self._make_way()
         with self._alone("loading a model"):
             self._free()
             losses = 0
@@ -357,6 +397,12 @@ class Engine:
             self._model.runner.free()
             self._model = None
 
+    async def _make_way(self) -> None:
+        """End what only looks."""
+        while self._doing in (LOOKING, PROFILING):
+            self._stopping = True
+            await self._idle.wait()
+
     @contextmanager
     def _alone(self, doing: str) -> Iterator[None]:
         if self._doing:
@@ -384,7 +430,11 @@ class Engine:
             return [{"id": token, "text": tokenizer.decode([token]), "logprob": logprob} for token, logprob in top]
 
         if isinstance(event, TokenEvent):
-            return {"text": event.text, "id": event.id, "logprob": event.logprob, "top": named(event.top)}
+            plain = {"text": event.text, "id": event.id, "logprob": event.logprob, "top": named(event.top)}
+            if event.inside is None:
+                return plain
+            lens = [named(top) for top in event.inside["lens"]]
+            return {**plain, "inside": {**event.inside, "lens": lens}}
         return asdict(event) | {"top": None if event.top is None else [named(top) for top in event.top]}
 
 

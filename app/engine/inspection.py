@@ -4,19 +4,20 @@ Backends hand out tensors (`Inspector`); what people look at is made of them her
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.errors import CancelledError, OptionError
 from app.engine.ops.tap import PARTS
-from app.engine.options import MAX_TOP, parse_ids, whole
+from app.engine.options import MAX_TOP, Options, parse_ids, whole
 from app.engine.runner import Runner
-from app.engine.sampling import top
+from app.engine.sampling import sample, top
+from app.engine.token_source import Token, uniforms
 from app.engine.tokenizer import Tokenizer
 
 Array = NDArray[np.float32]
@@ -203,6 +204,39 @@ async def inspect(
     if detail is not None:
         report["detail"] = detail
     return report
+
+
+async def watched(
+    runner: Runner, ids: Sequence[int], options: Options, limit: int, done: int = 0
+) -> AsyncGenerator[list[Token], None]:
+    """A `TokenSource` that goes token by token and shows with each what the model looked like that chose it.
+
+    That is `inside` {position, attention [n_layer, n_head, position + 1], norms, cosines: [n_layer + 1], lens}: the
+    last token's row of every map, its residual stream as in `inspect`, and, if the options ask for it, for each place
+    of the stream the likeliest tokens as (id, log-probability).
+    """
+    inspector = cast(InspectableRunner, runner).inspector()
+    config, history = cast(InspectableRunner, runner).config, list(ids)
+    runner.rewind(len(history) - 1)  # the last token is read once more, to be seen
+    for uniform in uniforms(options.seed, limit, skip=done).tolist():
+        await inspector.feed(history[-1:])
+        logits = await runner.logits()
+        stream = await inspector.stream()
+        every = range(config.n_layer), range(config.n_head)
+        weights = await inspector.attention(*every, cell=1, cells=len(history))
+        lens: Sequence[Array] = list(await inspector.lens(stream[:, 0])) if options.inspect else []
+        norms, cosines = shape_of(stream)
+        inside = {
+            "position": len(history) - 1,
+            "attention": weights[:, :, 0],
+            "norms": norms[:, 0],
+            "cosines": cosines[:, 0],
+            "lens": [top(row, options.inspect or 0) for row in lens],
+        }
+        chosen = sample(logits, options.rules, uniform, history=history)
+        best = top(logits, options.top) if options.top else []
+        yield [Token(id=chosen.id, logprob=chosen.logprob, top=best, inside=inside)]
+        history.append(chosen.id)
 
 
 def _chunks(n: int, size: int, alone: int | None) -> list[tuple[int, int]]:

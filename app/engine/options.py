@@ -23,7 +23,7 @@ _RULES = tuple(rule.name for rule in fields(Rules))
 _OPTIONS = (
     *("prompt", "ids", "max_new_tokens"),
     *_RULES,
-    *("seed", "stop", "logprobs", "sampler", "on_full", "depth"),
+    *("seed", "stop", "logprobs", "sampler", "on_full", "inspect", "depth"),
 )
 
 
@@ -45,6 +45,8 @@ class Options:
     sampler: str = "auto"
     on_full: str = "end"
     """When the context is full: "end", or "slide": go on from the text's last half context."""
+    inspect: int | None = None
+    """Show with each token what the model looked like, and so many entries of the logit lens; None: do not look."""
     depth: int | None = None
     """Tokens that a GPU computes before the first of them is read back; None: as many as keep it busy."""
 
@@ -104,12 +106,10 @@ def parse_options(raw: object) -> Options:
 
     Options are `prompt` or `ids`, `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
     `seed`, `stop` (a string or several), `logprobs` (true, or how many of the likeliest tokens to report with each
-    token), `sampler`, `on_full` and `depth`. Raises OptionError.
+    token), `sampler`, `on_full`, `inspect` and `depth`. Raises OptionError.
     """
     given = _given(raw)
-    _refuse_unknown(
-        given, ("prompt", "ids", "max_new_tokens", *_RULES, "seed", "stop", "logprobs", "sampler", "on_full", "depth")
-    )
+    _refuse_unknown(given, _OPTIONS)
     if "prompt" in given and "ids" in given:
         raise OptionError("Give either prompt or ids, not both.")
     prompt = given.get("prompt")
@@ -134,6 +134,7 @@ def parse_options(raw: object) -> Options:
         top=0 if isinstance(logprobs, bool) else whole("logprobs", logprobs, 0, MAX_TOP),
         sampler=sampler,
         on_full=on_full,
+        inspect=_inspect(given.get("inspect")),
         depth=whole("depth", given["depth"], 1, MAX_DEPTH) if "depth" in given else None,
     )
 
@@ -167,6 +168,17 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise OptionError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}.")
     return value
+
+
+def _inspect(value: object) -> int | None:
+    """Return the depth of the logit lens that `inspect` asks for: true, or {lens}."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return 0
+    if not isinstance(value, Mapping) or not value.keys() <= {"lens"}:
+        raise OptionError(f"inspect must be true, false or {{lens: number}}, not {_shown(value)}.")
+    return whole("inspect.lens", value.get("lens", 0), 0, MAX_TOP)
 
 
 def _stops(value: object) -> tuple[str, ...]:

@@ -54,6 +54,9 @@ class SamplingRunner(Runner, Protocol):
     python_seconds: float
     """Time that `sample` has spent in Python so far, not waiting."""
 
+    submit_seconds: float
+    """The part of it that recording and submitting commands took."""
+
     def can_sample(self, rules: Rules, top: int) -> bool:
         """Whether `sample` knows these rules and can report the `top` likeliest tokens."""
 
@@ -67,6 +70,9 @@ class SamplingRunner(Runner, Protocol):
         depth: int | None = None,
     ) -> AsyncGenerator[list[Any], None]:
         """Draw a token for each of `uniforms`, by the rules of `sampling.sample`, in groups of {id, logprob, top}."""
+
+    def bytes_per_token(self, length: int) -> tuple[int, int]:
+        """What a token reads of the weights and, at this length, of the cache."""
 
     async def gpu_times(self, ids: Sequence[int], new: int) -> dict[str, Any] | None:
         """GPU time of reading `ids` and writing `new` tokens, by kernel; None without timestamps."""

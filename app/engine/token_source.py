@@ -8,7 +8,7 @@ in groups, as they become known: one at a time from Python, several from a GPU t
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class Token:
     """Natural logarithm of the probability that the model gave it, before any rule."""
     top: list[tuple[int, float]]
     """The model's likeliest tokens and their log-probabilities, as many as the options ask for."""
+    inside: dict[str, Any] | None = None
+    """What the model looked like that made it (`inspection.watched`)."""
 
 
 TokenSource = Callable[[Runner, Sequence[int], Options, int, int], AsyncGenerator[list[Token], None]]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import js
-from numpy import ndarray
+from numpy import ascontiguousarray, ndarray
 from pyodide.ffi import JsProxy, create_proxy, jsnull, to_js
 
 from app.engine.engine import Engine
@@ -20,7 +20,7 @@ from app.engine.weights.opfs import open_opfs
 
 METHODS = (
     *("info", "load", "unload", "complete", "stop", "encode", "decode", "tokens", "logits", "memory"),
-    *("storage", "forget", "bench"),
+    *("storage", "forget", "bench", "inspect", "profile"),
 )
 
 
@@ -129,6 +129,8 @@ def with_nulls(value: Any) -> Any:
     """Return plain data with null for None, which would become undefined, and so vanish from JSON."""
     if value is None:
         return jsnull
+    if isinstance(value, ndarray):
+        return ascontiguousarray(value).ravel()
     if isinstance(value, dict):
         return {key: with_nulls(item) for key, item in value.items()}
     if isinstance(value, list):

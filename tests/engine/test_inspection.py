@@ -4,21 +4,29 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 
 from app.engine.backends import NumpyBackend
-from app.engine.errors import CancelledError, OptionError
-from app.engine.inspection import inspect, parse_inspect, pooled
+from app.engine.engine import Engine
+from app.engine.errors import BusyError, CancelledError, OptionError
+from app.engine.generate import Result, TokenEvent, generate
+from app.engine.inspection import inspect, parse_inspect, pooled, watched
 from app.engine.models import weight_specs
 from app.engine.ops.eager import EagerOps, EagerRunner
 from app.engine.ops.tap import Tap, attention_weights
+from app.engine.options import parse_options
+from app.engine.profiling import profile
+from app.engine.token_source import TokenSource
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.loader import load_tokenizer, open_checkpoint, stream
 from app.engine.weights.spec import Sink
-from tests.models import STORY
+from tests.engine.weights.http_transport import HttpTransport
+from tests.hub_double import hub_double
+from tests.models import STORY, write_tiny
 from weights_tool.folder import folder_source
 
 PARITY = Path(__file__).parents[1] / "fixtures" / "parity"
@@ -170,6 +178,81 @@ async def test_refusals_name_the_option(story: tuple[EagerRunner, Tokenizer], ra
     runner, tokenizer = story
     with pytest.raises(OptionError, match=message):
         await inspect(runner, tokenizer, parse_inspect(raw, runner.config))
+
+
+async def test_a_generation_that_is_watched_is_the_same(story: tuple[EagerRunner, Tokenizer]) -> None:
+    runner, tokenizer = story
+    plain = {"prompt": "Once upon a time", "max_new_tokens": 5, "temperature": 1.2, "seed": 3, "logprobs": 2}
+
+    async def run(source: TokenSource | None, **more: Any) -> tuple[list[TokenEvent], Result]:
+        events = [
+            event
+            async for event in generate(
+                runner, tokenizer, parse_options(plain | more), eos_id=None, prefill_chunk=3, source=source
+            )
+        ]
+        result = events[-1]
+        assert isinstance(result, Result)
+        return [token for event in events if isinstance(event, list) for token in event], result
+
+    expected, whole = await run(None)
+    tokens, watched_result = await run(watched, inspect={"lens": 3})
+    assert watched_result.ids == whole.ids
+    assert [token.id for token in tokens] == [token.id for token in expected]
+    assert [token.inside for token in expected] == [None] * 5
+    text = [*whole.prompt_ids, *whole.ids]
+    report = await look(story, ids=text, attention=True, layers=True)
+    for step, token in enumerate(tokens):
+        inside, position = token.inside, len(whole.prompt_ids) + step - 1
+        assert inside is not None
+        assert inside["position"] == position
+        row = report["attention"]["maps"][:, :, position, : position + 1]
+        np.testing.assert_allclose(inside["attention"], row, atol=1e-5)
+        np.testing.assert_allclose(inside["norms"], report["layers"]["norms"][:, position], rtol=1e-4)
+        np.testing.assert_allclose(inside["cosines"], report["layers"]["cosines"][:, position], atol=1e-4)
+        assert inside["lens"][-1][:2] == [(id_, pytest.approx(logprob, abs=1e-4)) for id_, logprob in token.top]
+
+
+async def test_profile_says_where_the_time_goes(story: tuple[EagerRunner, Tokenizer]) -> None:
+    runner, tokenizer = story
+    report = await profile(runner, tokenizer, {"prompt": "Once upon a time"})
+    assert report["prefill"]["tokens"] == 4
+    assert {"embed", "linear", "attend", "logits"} <= set(report["decode"]["kernels_ms"])
+    for phase in (report["prefill"], report["decode"]):
+        assert 0 < sum(phase["kernels_ms"].values()) <= phase["ms"]
+        assert phase["bound"] == "cpu"
+    assert report["decode"]["cache_bytes"] == 2 * 4 * runner.config.n_layer * runner.config.n_embd * runner.length
+    assert report["memory"] == runner.memory()
+    for raw in ({}, {"ids": [1] * 511}, {"ids": [1], "runs": 3}, {"ids": [1], "new_tokens": 1}, 5):
+        with pytest.raises(OptionError):
+            await profile(runner, tokenizer, cast(Any, raw))
+    with pytest.raises(CancelledError):
+        await profile(runner, tokenizer, {"ids": [1]}, cancelled=lambda: True)
+
+
+async def test_looking_makes_way_for_whatever_else_is_asked_for(tmp_path: Path) -> None:
+    write_tiny(tmp_path / "me" / "tiny")
+    transport = HttpTransport()
+    engine = Engine(emit=lambda *_: None, transport=transport, site=None)
+    with hub_double(tmp_path) as hub:
+        await engine.load({"model": "me/tiny", "hub": hub.url})
+    await transport.client.aclose()
+    ids = [7] * 60
+    expected = await engine.complete({"ids": [1, 2], "max_new_tokens": 3, "seed": 0})
+    for looking in (engine.inspect({"ids": ids, "attention": True}), engine.profile({"ids": ids})):
+        task = asyncio.ensure_future(looking)
+        await asyncio.sleep(0)
+        assert await engine.complete({"ids": [1, 2], "max_new_tokens": 3, "seed": 0}) == expected | {"timings": ANY}
+        with pytest.raises(CancelledError):
+            await task
+    generation = asyncio.ensure_future(engine.complete({"ids": ids, "max_new_tokens": 2}))
+    await asyncio.sleep(0)
+    with pytest.raises(BusyError):
+        await engine.inspect({"ids": [1]})
+    await generation
+    assert (await engine.inspect({"ids": ids, "overview": 4}))["overview"]["maps"].shape == (2, 2, 4, 4)
+    assert await engine.inspect({"release": True}) == {}
+    await engine.unload()
 
 
 async def test_it_can_be_stopped(story: tuple[EagerRunner, Tokenizer]) -> None:

@@ -39,6 +39,7 @@ class Ahead:
         self._staging: list[Buffer] = []
         self.ms_per_token = ms_per_token
         self.python_seconds = 0.0
+        self.submit_seconds = 0.0
 
     async def groups(
         self, length: int, *, first: int, stop: int, depth: int | None
@@ -87,6 +88,7 @@ class Ahead:
             else self._device.buffers.create(nbytes, "staging", MAP_READ | COPY_DST)
         )
         sampler = self._sampler
+        start = time.perf_counter()
         promise = tabgpt_gpu.decode(
             self._device.js,
             model,
@@ -99,6 +101,7 @@ class Ahead:
             4 * RESULT_WORDS,
             staging.js,
         )
+        self.submit_seconds += time.perf_counter() - start
         return asyncio.ensure_future(promise), staging
 
     def _room(self) -> int:

@@ -54,6 +54,7 @@ class GpuRunner:
         self._inspector: GpuInspector | None = None
         self._drawn = 0
         self.python_seconds = 0.0
+        self.submit_seconds = 0.0
         self._ms_per_token: float | None = None
         self._prefill_from = Tuning.prefill_from
         self._rules = tuple(RULES)
@@ -191,6 +192,11 @@ class GpuRunner:
             self._plans["decode"] = plan
         return found
 
+    def bytes_per_token(self, length: int) -> tuple[int, int]:
+        """See `SamplingRunner.bytes_per_token`."""
+        cache = sum(buffer.nbytes for buffer in self._fixed.caches)
+        return self._weight_bytes(), cache * length // self.n_ctx
+
     def _weight_bytes(self) -> int:
         """Bytes of weights that a token reads."""
         return sum(layout.nbytes for name, layout in self.weights.layouts.items() if name != "wpe.weight")
@@ -251,6 +257,7 @@ class GpuRunner:
                     if undecided:
                         break
             self.python_seconds += ahead.python_seconds
+            self.submit_seconds += ahead.submit_seconds
             self._ms_per_token = ahead.ms_per_token
             if undecided:
                 # The logits have been overwritten since: compute them again, and choose in Python.
@@ -289,21 +296,31 @@ class GpuRunner:
         decode, prefill = self._plans["decode"], self._plans["prefill"]
 
         async def by_kernel(plan: Any, names: list[str], rows: int, length: int) -> dict[str, float]:
-            total: dict[str, float] = {}
+            # All dispatches of a name are timed together: one by one they would take seconds.
+            places: dict[str, list[int]] = {}
             for index, name in enumerate(names):
-                total[name] = total.get(name, 0.0) + await self._time([plan], index, index + 1, rows, length)
-            return total
+                places.setdefault(name, []).append(index)
+            return {
+                name: await self._time([tabgpt_gpu.pick(plan, to_js(some))], 0, 1 << 20, rows, length)
+                for name, some in places.items()
+            }
 
         kernels = await by_kernel(decode.js, [describe(dispatch) for dispatch in decode.dispatches], 1, middle)
         kernels |= await by_kernel(greedy, ["sample"] * self._sampler.dispatches(greedy), 1, middle)
         weights = self._weight_bytes()
         ms = await self._time([decode.js, greedy], 0, 1 << 20, 1, middle)
-        rows = min(len(ids), prefill.rows)
-        names = [describe(dispatch) for dispatch in prefill.dispatches]
+        # As `feed` would read it: in chunks, or a few tokens one after the other.
+        tiled = len(ids) >= self._prefill_from
+        plan, rows = (prefill, min(len(ids), prefill.rows)) if tiled else (decode, 1)
+        times = len(ids) / rows
+        names = [describe(dispatch) for dispatch in plan.dispatches]
+        by_name = await by_kernel(plan.js, names, rows, rows)
+        prefill_ms = times * await self._time([plan.js], 0, 1 << 20, rows, rows)
         self.rewind(0)
         return {
-            "prefill_ms": await self._time([prefill.js], 0, 1 << 20, rows, rows),
-            "prefill_kernels_ms": await by_kernel(prefill.js, names, rows, rows),
+            "prefill_ms": prefill_ms,
+            "prefill_kernels_ms": {name: times * value for name, value in by_name.items()},
+            "prefill_dispatches": plan.count * -(-len(ids) // rows),
             "ms_per_token": ms,
             "kernels_ms": kernels,
             "dispatches_per_token": decode.count + self._sampler.dispatches(greedy),

@@ -9,7 +9,7 @@ from tests.models import STORY
 
 pytestmark = pytest.mark.browser
 
-EVERYTHING = {"attention": {"layers": [0], "heads": [1, 0]}, "overview": 4, "layers": True, "lens": 3, "detail": 0}
+EVERYTHING = {"attention": {"layers": [0]}, "overview": 4, "layers": True, "lens": 3, "detail": 0}
 
 
 def check(lab: Lab, url: str, ids: list[int], *, precision: str, chunk: int) -> None:
