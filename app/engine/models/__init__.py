@@ -27,8 +27,8 @@ class Family:
     """What transformers puts before the names of all tensors but the head's."""
     embedding: str = "embed_tokens"
     """The module whose weight is the token embeddings."""
-    head: str = "lm_head"
-    """The module whose weight gives the logits, where it is not the embedding's."""
+    old_head: str = "lm_head"
+    """What older checkpoints call `lm_head`, the module whose weight gives the logits unless it is the embedding's."""
 
 
 _LLAMA = Family(forward=llama, weight_specs=llama_specs, prefix="model.")
@@ -39,7 +39,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": _LLAMA,
     "gpt_neo": Family(forward=gpt_neo, weight_specs=gpt_neo_specs, prefix="transformer.", embedding="wte"),
     "gpt_neox": Family(
-        forward=gpt_neox, weight_specs=gpt_neox_specs, prefix="gpt_neox.", embedding="embed_in", head="embed_out"
+        forward=gpt_neox, weight_specs=gpt_neox_specs, prefix="gpt_neox.", embedding="embed_in", old_head="embed_out"
     ),
 }
 

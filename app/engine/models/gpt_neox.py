@@ -23,8 +23,8 @@ def gpt_neox(ids: Any, params: Params, cache: Any, *, config: GPTNeoXConfig, ops
         x = block(x, **block_params, kv=cache[layer], config=config, ops=ops)
     x = ops.last(x)  # [n, n_embd] -> [1, n_embd]
     x = ops.layer_norm(x, **params["final_layer_norm"], epsilon=config.layer_norm_epsilon)
-    embed_out = params["embed_in"] if config.tied else params["embed_out"]
-    return ops.logits(x, embed_out["weight"])  # [1, n_embd] -> [1, n_vocab]
+    lm_head = params["embed_in"] if config.tied else params["lm_head"]
+    return ops.logits(x, lm_head["weight"])  # [1, n_embd] -> [1, n_vocab]
 
 
 def block(
@@ -77,5 +77,5 @@ def weight_specs(config: GPTNeoXConfig) -> list[WeightSpec]:
         specs += linear(f"{path}.mlp.dense_4h_to_h", n_inner, n_embd)
     specs += norm("final_layer_norm", n_embd)
     if not config.tied:
-        specs.append(matrix("embed_out", n_embd, config.n_vocab))
+        specs.append(matrix("lm_head", n_embd, config.n_vocab))
     return specs

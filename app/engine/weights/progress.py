@@ -15,8 +15,7 @@ _LAYER = re.compile(r"(?:h|layers)\.(\d+)\.")
 _HALF = re.compile(r"\.(codes|scales)(\.\d+)?$")
 _PARTS = (
     dict.fromkeys(("wte.weight", "embed_tokens.weight", "embed_in.weight"), "token embeddings")
-    | dict.fromkeys(("lm_head.weight", "embed_out.weight"), "output matrix")
-    | {"wpe.weight": "position embeddings"}
+    | {"wpe.weight": "position embeddings", "lm_head.weight": "output matrix"}
 )
 
 
