@@ -80,12 +80,20 @@ class Tokenizer:
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         ids: list[int] = []
         for part in self._added.split(text, allow_special=allow_special):
+            ids += [part] if isinstance(part, int) else self._between(part, allow_special=allow_special)
+        return ids
+
+    def encode_marked(self, text: str, mark: str) -> list[int]:
+        """Return the ids of `text`, with special tokens where it spells them; then `mark` is taken out of the rest.
+
+        So a special token that is to stay text is one with a mark within.
+        """
+        ids: list[int] = []
+        for part in self._added.split(text, allow_special=True):
             if isinstance(part, int):
                 ids.append(part)
-                continue
-            normal = part if self._form is None else unicodedata.normalize(self._form, part)
-            for piece in self._added_later.split(normal, allow_special=allow_special):
-                ids += [piece] if isinstance(piece, int) else self._plain(piece)
+            else:
+                ids += self.encode(part.replace(mark, "")) if mark in part else self._between(part, allow_special=True)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -99,6 +107,14 @@ class Tokenizer:
     def token_bytes(self, id_: int) -> bytes:
         """Return the bytes of one token, those of U+FFFD if there is none with this id."""
         return self._bytes.get(id_, REPLACEMENT.encode())
+
+    def _between(self, text: str, *, allow_special: bool) -> list[int]:
+        """Encode what lies between added tokens, but for those that are looked for in normalised text."""
+        normal = text if self._form is None else unicodedata.normalize(self._form, text)
+        ids: list[int] = []
+        for piece in self._added_later.split(normal, allow_special=allow_special):
+            ids += [piece] if isinstance(piece, int) else self._plain(piece)
+        return ids
 
     def _plain(self, text: str) -> list[int]:
         """Encode text without any added token."""
