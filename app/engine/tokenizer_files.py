@@ -1,11 +1,11 @@
 """A byte-level BPE's files, read from untrusted bytes: tokenizer.json, or vocab.json and merges.txt."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.engine.errors import TokenizerError
+from app.engine.json_text import parse_json
 from app.engine.tokenizer_added import AddedToken
 from app.engine.tokenizer_patterns import PATTERNS, Pattern, find_pattern
 
@@ -231,8 +231,8 @@ def _spell(token: str) -> bytes | None:
 
 def _json(file: str, data: bytes) -> Any:
     try:
-        return json.loads(_text(file, data))
-    except (ValueError, RecursionError) as error:
+        return parse_json(_text(file, data))
+    except ValueError as error:
         raise TokenizerError(f"{file} is not valid JSON ({str(error)[:100]}). The file is damaged.") from error
 
 

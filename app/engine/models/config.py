@@ -4,12 +4,12 @@ Each family has a dataclass. All have the attributes that the rest of the engine
 n_kv_head, head_dim, n_embd, n_inner, n_vocab, n_ctx, activation, tied, eos_id and rope.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from app.engine.errors import ModelFileError, UnsupportedModelError
+from app.engine.json_text import parse_json
 from app.engine.models.fields import ACTIVATIONS as ACTIVATIONS
 from app.engine.models.fields import Fields
 from app.engine.models.rope import Rope, read_rope
@@ -154,8 +154,8 @@ def parse_config(data: bytes | str) -> Config:
     Raises ModelFileError if it is damaged, UnsupportedModelError if it asks for what the engine lacks.
     """
     try:
-        raw = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        raw = parse_json(data)
+    except ValueError as error:
         raise ModelFileError(f"config.json is not valid JSON ({error}). The repository may be damaged.") from error
     if not isinstance(raw, dict):
         raise ModelFileError("config.json must hold an object. The repository may be damaged.")

@@ -4,13 +4,13 @@ A file is 8 bytes (the header's length, little-endian), a JSON object that names
 and the tensors' bytes, one after the other without gaps.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from app.engine.errors import SafetensorsError, WrongContentError
+from app.engine.json_text import parse_json
 
 PREFIX = 8
 """Bytes before the header: its length."""
@@ -108,8 +108,8 @@ def parse_header(data: bytes, *, file: str, file_size: int | None) -> Header:
     if len(data) < stop:
         raise SafetensorsError(f"{file} ends within its header ({len(data)} of {stop} bytes). {_REPAIR}")
     try:
-        raw = json.loads(data[PREFIX:stop].decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        raw = parse_json(data[PREFIX:stop], object_pairs_hook=_object, parse_constant=_no_constant)
+    except ValueError as error:
         raise SafetensorsError(f"{file}: its header is not valid JSON ({str(error)[:200]}). {_REPAIR}") from error
     if not isinstance(raw, dict):
         raise SafetensorsError(f"{file}: its header is not a JSON object. {_REPAIR}")
