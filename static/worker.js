@@ -42,6 +42,9 @@ const PACKAGES = [
   ...["regex", "requests", "charset-normalizer", "idna", "urllib3", "certifi"],
 ];
 
+/** Python, once it runs. @type {{globals: unknown}|null} */
+let python = null;
+
 /** @returns {Promise<Dispatch>} */
 async function boot() {
   const site = await step("Reading the site's description", async () => {
@@ -71,6 +74,7 @@ async function boot() {
     const engine = pyodide.pyimport("app.engine.worker");
     const dispatch = engine.start(post, new URL("./", import.meta.url).href);
     engine.destroy();
+    python = pyodide;
     return dispatch;
   });
 }
@@ -78,16 +82,21 @@ async function boot() {
 const started = boot();
 started.catch(({ name, message }) => post({ fatal: { name, message } }));
 
-// Calls made while Python starts wait for it, in order.
-addEventListener("message", async ({ data: { id, method, args, beat } }) => {
-  if (beat) return post({ beat });
-  const dispatch = await started.catch(() => null);
+/** Whatever `work` throws is the interpreter giving up: Python answers its own exceptions. @param {() => unknown} work */
+function guarded(work) {
   try {
-    dispatch?.(id, method, args);
+    return work();
   } catch (error) {
-    // Python answers its own exceptions; what arrives here is the interpreter giving up.
     console.error(error);
     const message = `The engine stopped (${error}). It may have run out of memory.`;
-    post({ fatal: { name: "EngineCrash", message } });
+    return post({ fatal: { name: "EngineCrash", message } });
   }
+}
+
+// Calls made while Python starts wait for it, in order.
+addEventListener("message", async ({ data: { id, method, args, beat } }) => {
+  // An interpreter that has failed in a callback says so to whoever touches it next.
+  if (beat) return guarded(() => python?.globals && post({ beat }));
+  const dispatch = await started.catch(() => null);
+  guarded(() => dispatch?.(id, method, args));
 });
