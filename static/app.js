@@ -2,15 +2,19 @@
 /** The page: one client of `lm` among others. Nothing here knows how a model works. */
 
 import { lm } from "./lm.js";
-import { typed } from "./document.js";
+import { textOf, typed } from "./document.js";
+import { asJson, copyText, save } from "./exporting.js";
 import { say } from "./figures.js";
 import { FolderPicker } from "./folder.js";
 import { integer, parameters, size } from "./format.js";
-import { STORY, known } from "./models.js";
+import { STORY, known, markKept, needs } from "./models.js";
 import { Notices } from "./notices.js";
+import { Outlook } from "./outlook.js";
 import { read, savedDocument, write } from "./remember.js";
-import { Session } from "./session.js";
+import { Session, idOf } from "./session.js";
 import { Settings } from "./settings.js";
+import { linkTo, sharedBy } from "./share.js";
+import { closable, listen, named, shortcuts } from "./shortcuts.js";
 import { StorageView } from "./storage.js";
 import { Writing } from "./writing.js";
 
@@ -29,6 +33,7 @@ const storage = new StorageView(() => update());
 const session = new Session(settings, notices, storage, () => update());
 const writing = new Writing(session, settings, () => update());
 const { editor, sheet } = writing;
+const outlook = new Outlook(session, writing, settings);
 new FolderPicker((folder) => {
   settings.folder = folder;
   update();
@@ -58,6 +63,8 @@ function update() {
   load.textContent = loading ? "Loading" : stored ? "Load from storage" : wanted;
   load.hidden = current || (settings.local && settings.model === "");
   element("model-facts").textContent = facts();
+  markKept(/** @type {HTMLSelectElement} */ (element("model")), (id) => storage.has(id));
+  outlook.changed();
   element("tab-name").textContent = loaded ? session.name : loading ? session.chosenName : "No model yet";
   showDevice();
 }
@@ -88,9 +95,12 @@ function facts() {
     const where = backend === "webgpu" ? "on the GPU" : "in memory";
     return `${parameters(model.parameters)} parameters, ${model.precision}, context ${integer(model.context)}\n${size(memory)} ${where}${kept.kept ? ", kept in storage" : ""}`;
   }
-  const { parameters: count, download } = (settings.local ? undefined : known(settings.model)) ?? {};
-  if (!count || !download) return "";
-  return `${parameters(count)} parameters, ${size(download)}`;
+  const model = settings.local ? undefined : known(settings.model);
+  if (!model) return "";
+  const download = model === STORY ? "part of the page" : storage.has(model.id) ? "in storage" : `${size(model.download)} to download`;
+  const limits = settings.loadOptions().backend === "numpy" ? null : (session.gpu?.limits ?? null);
+  const need = deviceKnown ? `\nNeeds ${needs(model, settings.loadOptions().precision ?? "auto", limits)}` : "";
+  return `${parameters(model.parameters)} parameters, ${download}${need}`;
 }
 
 function showDevice() {
@@ -104,28 +114,50 @@ function showDevice() {
 }
 let deviceKnown = false;
 
-/** @param {string} text */
-async function copyText(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // No clipboard on an insecure page, or not allowed: the old way.
-    const area = document.createElement("textarea");
-    area.value = text;
-    area.className = "visually-hidden";
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-}
-
 async function copy() {
   await copyText(editor.text);
   element("copy-label").textContent = "Copied";
   setTimeout(() => {
     element("copy-label").textContent = "Copy";
   }, 2000);
+}
+
+/** Copy a link that writes the last continuation again, or the next one. */
+async function copyLink() {
+  const { generation } = editor;
+  const take = generation?.takes[generation.chosen];
+  const { loaded } = session;
+  const { precision = settings.values.precision, ...asked } = take?.options ?? {};
+  const { stop, ...rules } = /** @type {Record<string, any>} */ (asked);
+  const link = await linkTo({
+    model: settings.local || !loaded ? settings.model : idOf(loaded),
+    settings: {
+      ...settings.values,
+      ...Object.fromEntries(Object.entries(rules).map(([name, value]) => [name, String(value)])),
+      ...(take && { seed: String(take.seed), precision: String(loaded?.precision ?? precision) }),
+    },
+    pieces: generation && take ? generation.before : editor.before,
+  });
+  await copyText(link);
+  say("The link is copied: it holds the text, and no server sees that part of it", session.loaded ? "ready" : "idle");
+}
+
+/** Bring the text that the address holds. What was here can be undone. */
+async function openShared() {
+  const shared = await sharedBy(location.hash);
+  if (!shared) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  settings.apply(shared.settings);
+  settings.model = shared.model;
+  editor.open({ pieces: shared.pieces, generation: null, caret: textOf(shared.pieces).length });
+}
+
+/** @param {string} ending */
+const fileName = (ending) => `${editor.text.trim().slice(0, 30).replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "text"}.${ending}`;
+
+function compare() {
+  if (writing.compare.isOpen) writing.compare.close();
+  else if ((editor.generation?.takes.length ?? 0) > 1) writing.compare.open();
 }
 
 /** @param {boolean} shown */
@@ -148,7 +180,39 @@ const CLICKS = {
   undo: () => editor.undo(),
   redo: () => editor.redo(),
   tokens: () => showTokens(!sheet.showsChips),
+  "compare-open": compare,
+  "copy-text": copy,
+  "copy-link": copyLink,
+  "save-text": () => save(editor.text, fileName("txt"), "text/plain"),
+  "save-json": () => save(asJson(editor.snapshot, session.loaded), fileName("json"), "application/json"),
+  help: () => help.showModal(),
 };
+const help = /** @type {HTMLDialogElement} */ (element("shortcuts"));
+closable(help);
+const menu = /** @type {HTMLDetailsElement} */ (element("menu"));
+addEventListener("click", ({ target }) => {
+  const summary = menu.querySelector("summary");
+  if (target instanceof Node && !summary?.contains(target)) menu.open = false;
+});
+listen(
+  shortcuts({
+    generate: writing.generate,
+    regenerate: writing.regenerate,
+    stop: () => {
+      if (menu.open) menu.open = false;
+      else if (writing.card.isOpen) writing.card.close();
+      else if (session.busy) session.stop();
+      else if (writing.compare.isOpen) writing.compare.close();
+    },
+    previous: () => writing.flip(-1),
+    next: () => writing.flip(1),
+    compare,
+    tokens: () => showTokens(!sheet.showsChips),
+    link: copyLink,
+    alternatives: () => writing.card.enter(),
+    list: () => help.showModal(),
+  }),
+);
 for (const [id, act] of Object.entries(CLICKS)) button(id).addEventListener("click", act);
 element("model-form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -158,18 +222,6 @@ element("sampling-form").addEventListener("submit", (event) => {
   event.preventDefault();
   writing.generate();
 });
-addEventListener("keydown", (event) => {
-  if (event.isComposing) return;
-  const command = event.ctrlKey || event.metaKey;
-  if (event.key === "Enter" && command) {
-    event.preventDefault();
-    if (event.shiftKey) writing.regenerate();
-    else writing.generate();
-  } else if (event.key === "Escape") {
-    if (writing.card.isOpen) writing.card.close();
-    else session.stop();
-  }
-});
 sheet.area.addEventListener("keydown", (event) => {
   const command = event.ctrlKey || event.metaKey;
   const key = event.key.toLowerCase();
@@ -178,8 +230,6 @@ sheet.area.addEventListener("keydown", (event) => {
     event.preventDefault();
     if (key === "y" || event.shiftKey) editor.redo();
     else editor.undo();
-  } else if (event.altKey && event.key === "ArrowDown" && writing.card.isOpen) {
-    if (writing.card.enter()) event.preventDefault();
   }
 });
 sheet.area.addEventListener("beforeinput", (event) => {
@@ -200,8 +250,9 @@ function openDocument() {
 }
 
 async function start() {
-  if (/Mac|iPhone|iPad/.test(navigator.userAgent)) element("generate-key").textContent = "⌘ ↵";
+  element("generate-key").textContent = named("Ctrl+↵").replace("+", " ");
   openDocument();
+  await openShared();
   showTokens(read(TOKENS_KEY) !== null);
   sheet.focus();
   if (settings.remembered && settings.model !== STORY.id) session.loadRemembered();
@@ -220,4 +271,7 @@ async function start() {
   }
 }
 
+addEventListener("hashchange", async () => {
+  if (await sharedBy(location.hash)) location.reload();
+});
 start();

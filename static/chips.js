@@ -173,7 +173,7 @@ export class TokenCard {
       row.append(...bar(candidate.text, Math.exp(candidate.logprob)));
       if (candidate.id === id) row.setAttribute("aria-current", "true");
       row.disabled = !whole || candidate.text.includes("\ufffd") || candidate.text === "";
-      row.setAttribute("aria-label", `${tokenName(candidate.text)}, ${percent(Math.exp(candidate.logprob))}: go on from this`);
+      row.title = "Go on from this one";
       row.addEventListener("click", () => {
         this.close();
         this.choose(index, candidate);

@@ -138,5 +138,31 @@ export async function idsOf(pieces, model, encode) {
   return ids.flat();
 }
 
+/**
+ * What a generation with stop strings came to. Text that might have been the beginning of one was held back and came
+ * with a later token, and the last one may run on into the stop string: give each token its own text, and leave what is
+ * only a part of one as typed.
+ * @param {readonly Token[]} tokens @param {string} model @param {(ids: number[]) => Promise<string>} decode
+ * @returns {Promise<Pieces>}
+ */
+export async function aligned(tokens, model, decode) {
+  const text = tokens.map((token) => token.text).join("");
+  /** @type {Token[]} */
+  const whole = [];
+  /** @type {Token[]} */
+  let run = [];
+  let at = 0;
+  for (const token of tokens) {
+    run.push(token);
+    const own = await decode(run.map(({ id }) => id));
+    if (own.endsWith("\ufffd")) continue; // a character is still going on
+    if (!text.startsWith(own, at)) break;
+    at += own.length;
+    whole.push(...run.slice(0, -1).map((part) => ({ ...part, text: "" })), { ...token, text: own });
+    run = [];
+  }
+  return [...generated(whole, model), ...typed(text.slice(at))];
+}
+
 /** @param {string} left @param {string} right */
 const oneWord = (left, right) => left === "" || (/[\p{L}\p{N}]$/u.test(left) && /^[\p{L}\p{N}]/u.test(right));

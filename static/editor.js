@@ -1,7 +1,7 @@
 // @ts-check
 /** What the document holds, how it came to that, and the way back. Knows nothing of how it looks. */
 
-import { cut, difference, generated, join, places, splice, textOf, typed } from "./document.js";
+import { cut, difference, generated, join, places, splice, textOf } from "./document.js";
 
 /**
  * @typedef {import("./document.js").Pieces} Pieces
@@ -171,16 +171,11 @@ export class Editor {
     else if (last) tokens[tokens.length - 1] = { ...last, text: last.text + text };
   }
 
-  /** It has written. @param {Omit<Take, "pieces">} how */
-  end(how) {
+  /** It has written. @param {Omit<Take, "pieces">} how @param {Pieces} [pieces] what, if that is known better */
+  end(how, pieces = generated(this.#live?.tokens ?? [], this.model)) {
     if (!this.#live) return;
-    const { before, after, takes, tokens } = this.#live;
+    const { before, after, takes } = this.#live;
     this.#live = null;
-    let pieces = generated(tokens, this.model);
-    if (how.finish === "stop" && tokens.at(-1)?.text) {
-      // The last token runs on into the stop string, so its id stands for more than what is shown of it.
-      pieces = [...generated(tokens.slice(0, -1), this.model), ...typed(tokens.at(-1)?.text ?? "")];
-    }
     if (pieces.length) {
       this.#lastTyped = { at: -Infinity, kind: "" };
       const all = [...takes, { ...how, pieces }];

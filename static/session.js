@@ -9,7 +9,7 @@ import { STORY, known, nameOf } from "./models.js";
 /** @typedef {import("./lm.js").Loaded} Loaded */
 
 /** What loads this model again. @param {Loaded} model */
-const idOf = ({ model, revision }) => (revision && revision !== "main" ? `${model}@${revision}` : model);
+export const idOf = ({ model, revision }) => (revision && revision !== "main" ? `${model}@${revision}` : model);
 
 export class Session {
   /** @type {Loaded|null} */

@@ -21,11 +21,22 @@ const SAMPLING = {
   min_p: "0",
   repetition_penalty: "1",
   stop_text: "",
+  count: "1",
+  sampler: "auto",
+  on_full: "end",
+};
+/** @type {Record<string, Record<string, string>>} */
+const PRESETS = {
+  greedy: { temperature: "0", top_k: "0", top_p: "1", min_p: "0", repetition_penalty: "1" },
+  balanced: { temperature: "0.8", top_k: "40", top_p: "1", min_p: "0", repetition_penalty: "1" },
+  wild: { temperature: "1.3", top_k: "0", top_p: "0.95", min_p: "0.02", repetition_penalty: "1" },
 };
 /** @type {Record<string, string>} */
 const ENGINE = { backend: "auto", precision: "auto", hub: "" };
-const NAMES = [...Object.keys(SAMPLING), ...Object.keys(ENGINE)];
-const WHOLE = new Set(["max_new_tokens", "top_k"]);
+const DEFAULTS = { ...SAMPLING, ...ENGINE };
+const NAMES = Object.keys(DEFAULTS);
+const MOST_STOPS = 16;
+const WHOLE = new Set(["max_new_tokens", "top_k", "count"]);
 
 export class Settings {
   /** @type {(name: string) => HTMLInputElement} */
@@ -65,11 +76,21 @@ export class Settings {
         if (name === "hub") this.#fillToken();
         if (name in ENGINE) changed();
       });
+      input.addEventListener("input", () => this.#showPreset());
+    }
+    for (const preset of this.#presets()) {
+      preset.addEventListener("click", () => {
+        this.#fill(PRESETS[preset.value]);
+        this.#save();
+        // Whoever draws what the rules do listens to the form.
+        preset.dispatchEvent(new Event("input", { bubbles: true }));
+      });
     }
     for (const slider of this.#sliders()) {
       slider.addEventListener("input", () => {
         this.#input(slider.dataset.for ?? "").value = slider.value;
         this.#paint(slider);
+        this.#showPreset();
       });
       slider.addEventListener("change", () => this.#save());
     }
@@ -83,6 +104,7 @@ export class Settings {
     document.getElementById("reset")?.addEventListener("click", () => {
       this.#fill(SAMPLING);
       this.#save();
+      document.getElementById("sampling-form")?.dispatchEvent(new Event("input"));
     });
   }
 
@@ -156,7 +178,21 @@ export class Settings {
 
   /** How many continuations are written at once. */
   get count() {
-    return 1;
+    return Number(this.#input("count").value);
+  }
+
+  /** What a link needs to write the same again. */
+  get values() {
+    const names = [...Object.keys(SAMPLING), "precision", "hub"].filter((name) => name !== "count");
+    return Object.fromEntries(names.map((name) => [name, this.#input(name).value]));
+  }
+
+  /** Take what a link brings; what the user had set stays remembered until they change something. @param {Record<string, string>} values */
+  apply(values) {
+    const known = Object.entries(values).filter(([name]) => NAMES.includes(name) && name !== "backend");
+    this.#fill({ ...SAMPLING, ...Object.fromEntries(known) });
+    this.remembered = false;
+    this.#fillToken();
   }
 
   /** @returns {GenerateOptions} everything but what is to be continued */
@@ -164,7 +200,10 @@ export class Settings {
     /** @param {string} name */
     const number = (name) => Number(this.#input(name).value);
     const seed = this.#input("seed").value.trim();
-    const stop = this.#input("stop_text").value;
+    const sampler = /** @type {"auto"|"gpu"|"python"} */ (this.#input("sampler").value);
+    const on_full = /** @type {"end"|"slide"} */ (this.#input("on_full").value);
+    // One a line; a line break is written \\n, as it cannot stand in a line.
+    const stop = this.#input("stop_text").value.split("\n").filter(Boolean).map((text) => text.replaceAll("\\n", "\n"));
     return {
       max_new_tokens: number("max_new_tokens"),
       temperature: number("temperature"),
@@ -173,15 +212,17 @@ export class Settings {
       min_p: number("min_p"),
       repetition_penalty: number("repetition_penalty"),
       ...(seed && { seed: Number(seed) }),
-      ...(stop && { stop }),
+      ...(stop.length && { stop: stop.slice(0, MOST_STOPS) }),
+      ...(sampler !== "auto" && { sampler }),
+      ...(on_full !== "end" && { on_full }),
     };
   }
 
   /** @param {URLSearchParams} query */
   #fromAddress(query) {
-    const stop = query.get("stop");
+    const stop = query.getAll("stop").map((text) => text.replaceAll("\n", "\\n"));
     const named = NAMES.filter((name) => query.has(name)).map((name) => [name, query.get(name) ?? ""]);
-    return { ...Object.fromEntries(named), ...(stop !== null && { stop_text: stop }) };
+    return { ...Object.fromEntries(named), ...(stop.length && { stop_text: stop.join("\n") }) };
   }
 
   get #hub() {
@@ -234,10 +275,11 @@ export class Settings {
       const value = input.value.trim() === "" ? NaN : Number(input.value);
       const inside = Math.min(Math.max(value, Number(input.min)), Number(input.max));
       input.value = Number.isNaN(inside) ? SAMPLING[name] : String(WHOLE.has(name) ? Math.round(inside) : inside);
-    } else if (input.value === "" && name in ENGINE) {
-      input.value = ENGINE[name]; // a choice that does not exist leaves a select empty
+    } else if (input.value === "" && name in DEFAULTS) {
+      input.value = DEFAULTS[name]; // a choice that does not exist leaves a select empty
     }
     this.#showSlider(name);
+    this.#showPreset();
   }
 
   /** Show what the choice of model needs. */
@@ -255,6 +297,19 @@ export class Settings {
   /** @returns {NodeListOf<HTMLInputElement>} */
   #sliders() {
     return document.querySelectorAll("input[data-for]");
+  }
+
+  /** @returns {NodeListOf<HTMLButtonElement>} */
+  #presets() {
+    return document.querySelectorAll("#presets > button");
+  }
+
+  /** Show which preset the rules are, if they are one. */
+  #showPreset() {
+    for (const preset of this.#presets()) {
+      const fits = Object.entries(PRESETS[preset.value]).every(([name, value]) => this.#input(name).value === value);
+      preset.setAttribute("aria-pressed", String(fits));
+    }
   }
 
   /** @param {string} name */

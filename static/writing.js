@@ -3,7 +3,8 @@
 
 import { lm } from "./lm.js";
 import { TokenCard } from "./chips.js";
-import { idsOf } from "./document.js";
+import { Compare } from "./compare.js";
+import { aligned, idsOf } from "./document.js";
 import { Editor } from "./editor.js";
 import { Meter, outcome, say, show } from "./figures.js";
 import { saveDocument } from "./remember.js";
@@ -51,11 +52,17 @@ export class Writing {
       },
     });
     this.card = new TokenCard(this.sheet, this.editor, (index, candidate) => this.branch(index, candidate));
+    this.compare = new Compare(this.editor, (chosen) => {
+      this.compare.close();
+      this.editor.flip(chosen);
+      this.sheet.focus();
+    });
     lm.on("token", (token) => {
       if (!this.editor.live) return; // someone else's generation, through window.lm
       this.editor.push(token);
       this.sheet.append({ ...token, id: token.id ?? 0 });
       if (token.id !== null) this.#meter.count();
+      this.compare.drawSoon();
       this.#saveSoon();
     });
     for (const event of ["pagehide", "visibilitychange"]) addEventListener(event, () => this.#save());
@@ -120,6 +127,8 @@ export class Writing {
       let live = begin();
       if (!live) return;
       const ids = await this.ids(live.before);
+      this.compare.expecting = count > 1;
+      if (count > 1) this.compare.open();
       for (let take = 0; take < count && live; take += 1) {
         const asked = settings.generateOptions();
         const taken = anew || take ? this.#nextSeed(asked.seed) : asked.seed;
@@ -129,10 +138,12 @@ export class Writing {
         sheet.begin(live.before, live.after);
         this.changed();
         this.#meter.start();
-        const result = await lm.complete({ ...options, ids, logprobs: this.#details(options) });
+        const result = await patiently(() => lm.complete({ ...options, ids, logprobs: this.#details(options) }));
         end = { ...end, finish: result.finish, seed: result.seed };
+        const tokens = editor.live?.tokens ?? [];
+        const pieces = options.stop ? await aligned(tokens, editor.model, (ids) => lm.decode(ids)) : undefined;
         sheet.end();
-        editor.end(end);
+        editor.end(end, pieces);
         this.#meter.stop(result, (seed) => {
           settings.seed = seed;
         });
@@ -144,6 +155,7 @@ export class Writing {
       session.report(error, retry);
     } finally {
       session.generating = false;
+      this.compare.expecting = false;
       sheet.end();
       editor.end(end);
       this.#draw();
@@ -165,6 +177,7 @@ export class Writing {
 
   #draw() {
     if (!this.editor.live) this.sheet.draw(this.editor.pieces, this.editor.caret);
+    this.compare?.draw();
   }
 
   #saveSoon() {
@@ -196,6 +209,22 @@ export class Writing {
       document.dispatchEvent(new CustomEvent("document-changed", { detail }));
     } catch {
       // Without ids there is nothing to look into; whoever writes next learns why.
+    }
+  }
+}
+
+const PATIENCE_MS = 5000;
+
+/** Something small may be under way, such as a look at the next token: try again until it is done. @template T @param {() => Promise<T>} act */
+async function patiently(act) {
+  const until = performance.now() + PATIENCE_MS;
+  while (true) {
+    try {
+      return await act();
+    } catch (error) {
+      const busy = error instanceof Error && error.name === "BusyError";
+      if (!busy || performance.now() > until) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 40));
     }
   }
 }
