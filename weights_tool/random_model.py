@@ -1,4 +1,4 @@
-"""`random`: a GPT-2 with random weights, of any shape, to test loading and speed with."""
+"""`random`: a model with random weights, of any family and shape, to test loading and speed with."""
 
 import argparse
 import json
@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 
 from app.engine.errors import ModelFileError
-from app.engine.models import weight_specs
+from app.engine.models import family_of, weight_specs
 from app.engine.models.config import config_from_dict, parse_config
 from app.engine.tokenizer import Tokenizer
 from weights_tool.folder import TOKENIZER_FILES
+from weights_tool.presets import PRESETS
 from weights_tool.progress import Progress
 from weights_tool.writing import Floats, Tensor, check_room, total_bytes, write_model
 
-PRESETS = {
-    "gpt2": {"n_layer": 12, "n_head": 12, "n_embd": 768},
-    "gpt2-medium": {"n_layer": 24, "n_head": 16, "n_embd": 1024},
-    "gpt2-large": {"n_layer": 36, "n_head": 20, "n_embd": 1280},
-    "gpt2-xl": {"n_layer": 48, "n_head": 25, "n_embd": 1600},
-    "distilgpt2": {"n_layer": 6, "n_head": 12, "n_embd": 768},
-}
 PIECE = 1 << 20
 """Values made at once."""
+# Matrices whose results are added to the residual stream, in every family.
+_RESIDUAL = tuple(
+    f"{name}.weight" for name in ("c_proj", "out_proj", "o_proj", "down_proj", "attention.dense", "dense_4h_to_h")
+)
 
 HELP = """\
 Write config.json and safetensors weights with transformers' names. The weights are drawn as GPT-2's were before its
@@ -40,7 +38,7 @@ def add_random(commands: Any) -> None:
     """Add the command to argparse's `commands`."""
     parser = commands.add_parser(
         "random",
-        help="write a GPT-2 with random weights",
+        help="write a model with random weights",
         description=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -86,14 +84,7 @@ def run(options: argparse.Namespace) -> int:
 def read_config(name: str) -> dict[str, Any]:
     """Return a preset's config.json, or that of a file; validated."""
     if name in PRESETS:
-        common = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024}
-        end = {
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": 1e-5,
-            "bos_token_id": 50256,
-            "eos_token_id": 50256,
-        }
-        return common | PRESETS[name] | end
+        return dict(PRESETS[name])
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -117,18 +108,19 @@ def read_tokenizer(folder: Path, raw: dict[str, Any]) -> dict[str, bytes]:
 def random_tensors(raw: dict[str, Any], *, seed: int) -> list[Tensor]:
     """Describe every tensor of a model, in the order of `weight_specs`, with transformers' names."""
     config = config_from_dict(raw)
+    family = family_of(config)
     tensors = []
     for number, spec in enumerate(weight_specs(config)):
         mean, scale = 0.0, 0.02
-        if spec.name in ("wte.weight", "lm_head.weight"):
+        if spec.name in (f"{family.embedding}.weight", "lm_head.weight"):
             scale = config.n_embd**-0.5
-        elif spec.name == "wpe.weight":
+        elif spec.kind == "table":
             scale = 0.5 * config.n_embd**-0.5
-        elif spec.name.endswith("c_proj.weight"):
+        elif spec.name.endswith(_RESIDUAL):
             scale = 0.02 / (2 * config.n_layer) ** 0.5
-        elif ".ln_" in spec.name or spec.name.startswith("ln_f"):
-            mean = 1.0 if spec.name.endswith("weight") else 0.0
-        name = spec.name if spec.name.startswith("lm_head") else f"transformer.{spec.name}"
+        elif spec.kind == "vector" and spec.name.endswith("weight"):
+            mean = 1.0
+        name = spec.name if spec.name.startswith("lm_head") else family.prefix + spec.name
         pieces = partial(_normal, prod(spec.shape), mean, scale, (seed, number))
         tensors.append(Tensor(name=name, shape=spec.shape, pieces=pieces))
     return tensors

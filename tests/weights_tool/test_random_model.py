@@ -9,9 +9,11 @@ import safetensors.numpy
 from app.engine.models import weight_specs
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.weights.loader import load_tokenizer, open_checkpoint, stream
+from tests.engine.models.test_config import FAMILIES as CONFIGS
 from weights_tool.__main__ import main
 from weights_tool.folder import folder_source
-from weights_tool.random_model import PRESETS, random_tensors, read_config
+from weights_tool.presets import PRESETS
+from weights_tool.random_model import random_tensors, read_config
 from weights_tool.writing import encode, total_bytes
 
 STORY = Path(__file__).parents[2] / "static" / "models" / "story"
@@ -44,7 +46,9 @@ def values(folder: Path) -> dict[str, Any]:
     ("name", "parameters"),
     # As the papers' models have them, the tied lm_head counted once.
     [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080), ("gpt2-xl", 1_557_611_200),
-     ("distilgpt2", 81_912_576)],
+     ("distilgpt2", 81_912_576), ("smollm2-135m", 134_515_008), ("llama-3.2-1b", 1_235_814_400),
+     ("qwen2.5-0.5b", 494_032_768), ("qwen3-0.6b", 596_049_920), ("tinystories-33m", 68_514_048),
+     ("pythia-70m", 70_426_624)],
 )  # fmt: skip
 def test_the_presets_have_the_models_true_sizes(name: str, parameters: int) -> None:
     assert total_bytes(random_tensors(read_config(name), seed=0), "F32") == 4 * parameters
@@ -66,6 +70,22 @@ async def test_it_writes_what_the_loader_reads(config: Path, tmp_path: Path, dty
     logits = await runner.logits()
     assert 0.7 < logits.std() < 1.4
     assert not list(out.glob("*.part"))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt_neo", "gpt_neox"])
+async def test_every_family(tmp_path: Path, family: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS[family]))
+    assert main(["random", str(path), "--out", str(tmp_path / "out")]) == 0
+    source = folder_source(tmp_path / "out")
+    checkpoint = await open_checkpoint(source)
+    sink = NumpySink(checkpoint.config)
+    await stream(checkpoint, weight_specs(checkpoint.config), sink, source=source)
+    runner = EagerRunner(checkpoint.config, sink.params)
+    await runner.feed([1, 50, 20])
+    assert 0.7 < (await runner.logits()).std() < 1.4
+    prefix = {"gpt_neo": "transformer.", "gpt_neox": "gpt_neox."}.get(family, "model.")
+    assert all(name.startswith((prefix, "lm_head.")) for name in values(tmp_path / "out"))
 
 
 def test_names_are_transformers_own(config: Path, tmp_path: Path) -> None:
@@ -125,9 +145,9 @@ def test_errors_are_one_line(config: Path, tmp_path: Path, capsys: pytest.Captur
     out = str(tmp_path / "out")
     assert main(["random", "gpt5", "--out", out]) == 1
     assert "gpt2-xl" in capsys.readouterr().err
-    config.write_text('{"model_type": "llama"}')
+    config.write_text('{"model_type": "mamba"}')
     assert main(["random", str(config), "--out", out]) == 1
-    assert "llama" in capsys.readouterr().err
+    assert "mamba" in capsys.readouterr().err
     config.write_text(json.dumps(TINY | {"vocab_size": 100}))
     assert main(["random", str(config), "--out", out, "--vocab", str(STORY)]) == 1
     assert "8192 tokens, but the config's vocab_size is only 100" in capsys.readouterr().err
