@@ -13,7 +13,7 @@ import numpy as np
 
 from app.engine.errors import ModelFileError
 from app.engine.models import weight_specs
-from app.engine.ops.eager import to_float32
+from app.engine.weights.blocks import to_float32
 from app.engine.weights.compact import CODE_BITS, metadata, stored_specs
 from app.engine.weights.loader import Checkpoint, check_tensors, open_checkpoint
 from app.engine.weights.quantize import BLOCK, Words, dequantize, quantize

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.errors import ModelFileError, NotFoundError
-from app.engine.ops.eager import to_float32
+from app.engine.weights.blocks import to_float32
 from app.engine.weights.quantize import Words
 from app.engine.weights.safetensors import BITS, PREFIX, TensorRef, header_stop, parse_header
 from weights_tool.writing import Floats

@@ -11,6 +11,7 @@ from app.engine.models.config import Config
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.runner import Runner
 from app.engine.weights.spec import Sink
+from app.engine.weights.precision import Mixed
 
 if TYPE_CHECKING:
     from app.engine.gpu.device import Device
@@ -43,8 +44,13 @@ class Backend(Protocol):
         That is always its `scheme` if it is stored in q8 or q4.
         """
 
-    async def make(self, config: Config, precision: str, fill: Fill, compiling: Callable[[], None], /) -> Runner:
-        """Take the weights that `fill` streams, and return a runner. If it fails, nothing stays allocated."""
+    async def make(
+        self, config: Config, precision: str, fill: Fill, compiling: Callable[[], None], kept: Mixed | None = None, /
+    ) -> Runner:
+        """Take the weights that `fill` streams, and return a runner. If it fails, nothing stays allocated.
+
+        `kept` are those that stay in another precision than the others, in which they are stored.
+        """
 
 
 class NumpyBackend:
@@ -72,7 +78,14 @@ class NumpyBackend:
             )
         return scheme or "f32"
 
-    async def make(self, config: Config, _precision: str, fill: Fill, _compiling: Callable[[], None]) -> Runner:
+    async def make(
+        self,
+        config: Config,
+        _precision: str,
+        fill: Fill,
+        _compiling: Callable[[], None],
+        _kept: Mixed | None = None,
+    ) -> Runner:
         """See `Backend.make`."""
         sink = NumpySink(config)
         await fill(sink)
@@ -108,7 +121,14 @@ class WebGpuBackend:
             return asked
         return "f32" if parameters <= SMALL and "F32" in dtypes else "f16"
 
-    async def make(self, config: Config, precision: str, fill: Fill, compiling: Callable[[], None]) -> Runner:
+    async def make(
+        self,
+        config: Config,
+        precision: str,
+        fill: Fill,
+        compiling: Callable[[], None],
+        kept: Mixed | None = None,
+    ) -> Runner:
         """See `Backend.make`. Raises GpuError if the GPU has not the memory."""
         from app.engine.gpu.runner import GpuRunner
         from app.engine.gpu.tune import parse_tuning, report
@@ -119,7 +139,7 @@ class WebGpuBackend:
         tuning = base if self.tuning in ("auto", "default") else parse_tuning(self.tuning, base)
         self.tuned = report("default" if tuning == base else "given", tuning, {})
         self.device.buffers.forget_peak()
-        sink = GpuSink(self.device, weight_specs(config), precision=precision, max_piece=PIECE_BYTES)
+        sink = GpuSink(self.device, weight_specs(config), precision=precision, kept=kept, max_piece=PIECE_BYTES)
         making: asyncio.Task[GpuRunner] | None = None
         try:
             await sink.prepare()

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from app.engine.backends import IN_BROWSER, Backend, NumpyBackend, WebGpuBackend, open_webgpu
 from app.engine.bench import bench
+from app.engine.conversation import with_ids
 from app.engine.errors import (
     BusyError,
     CancelledError,
@@ -113,11 +114,12 @@ class Engine:
         Options: model or files, precision, hub, backend, limits, cache, tuning, token (see `LoadOptions`).
         `hub` may be several addresses, separated by commas: the first that answers is used. While another load
         runs, the same options join it and other ones cancel it. Returns {model, revision, commit, family,
-        parameters, precision, backend, context, vocab, downloaded, cached, storage, seconds, memory, heap},
+        parameters, precision, backend, context, vocab, downloaded, cached, storage, seconds, memory, heap, peaks},
         sizes in bytes. `downloaded` came over the network and `cached` from the browser's storage; `storage`
         {kept, reason} tells whether the model will be there next time, and why not (None for what needs no
         keeping). `memory` is what the model occupies by purpose; `heap` {before, after} is Python's whole wasm
-        memory, which never shrinks, so `after` is also its peak (None outside of Pyodide). Raises BusyError
+        memory, which never shrinks, so `after` is also its peak (None outside of Pyodide). `peaks` {files, gpu} are
+        the most bytes held at once: of the files, in JavaScript's memory, and on the GPU. Raises BusyError
         while generating, OptionError, HubError, ModelFileError, UnsupportedModelError, GpuUnavailableError
         (backend "webgpu"), GpuError, and CancelledError after `stop`.
         """
@@ -151,12 +153,13 @@ class Engine:
         await self._make_way()
         with self._alone("generating"):
             model = self._need_model()
-            options = parse_options(raw)
+            options, shortened = with_ids(model, parse_options(raw))
             events = generate(
                 model.runner,
                 model.tokenizer,
                 options,
                 eos_id=model.eos_id,
+                ends=model.ends,
                 prefill_chunk=model.backend.prefill_chunk,
                 cancelled=lambda: self._stopping,
                 recover=self._recovery("generating"),
@@ -170,7 +173,7 @@ class Engine:
                             self._status("generating", f"Reading {_tokens(len(event.prompt_ids))} of text")
                             continue
                         if isinstance(event, Result):
-                            yield self._plain(event, model.tokenizer)
+                            yield self._plain(replace(event, truncated=event.truncated or shortened), model.tokenizer)
                             continue
                         if reading:
                             reading = False

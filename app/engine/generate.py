@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +70,7 @@ async def generate(
     options: Options,
     *,
     eos_id: int | None,
+    ends: Collection[int] = (),
     prefill_chunk: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     source: TokenSource | None = None,
@@ -83,6 +84,9 @@ async def generate(
     text then goes on as if nothing had happened: what was read and written is read again, and the next token is drawn
     with the number that it would have been drawn with.
 
+    A prompt in words begins as the model expects it (`Tokenizer.prefix`). The text ends with `eos_id` or any
+    of `ends`.
+
     Raises OptionError for ids outside the vocabulary or an empty prompt without an `eos_id` to start from,
     NonFiniteLogitsError, and what the runner raises.
     """
@@ -93,7 +97,7 @@ async def generate(
     slides = options.on_full == "slide"
     # Generation ends here at the latest; what the stop filter holds back is then let go with the last token.
     most = options.max_new_tokens if slides else min(options.max_new_tokens, runner.n_ctx - len(prompt_ids))
-    written = _Written(tokenizer, options.stop, eos_id, most)
+    written = _Written(tokenizer, options.stop, {eos_id, *ends}, most)
     events, times = written.events, written.times
 
     started = time.perf_counter()
@@ -151,12 +155,12 @@ async def generate(
 class _Written:
     """What a generation has come to so far."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], eos_id: int | None, most: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], ends: Collection[int | None], most: int) -> None:
         self.events: list[TokenEvent] = []
         self.text: list[str] = []
         self.times: list[float] = []
         self._decoder, self._stops = StreamDecoder(tokenizer), StopFilter(stop)
-        self._eos_id, self._most = eos_id, most
+        self._ends, self._most = ends, most
 
     def push(self, tokens: Sequence[Token]) -> tuple[list[TokenEvent], str]:
         """Take the next tokens; return their events, and "eos" or "stop" where one of them ends the text."""
@@ -164,7 +168,7 @@ class _Written:
         group: list[TokenEvent] = []
         finish = ""
         for token in tokens:
-            if token.id == self._eos_id:
+            if token.id in self._ends:
                 finish = "eos"
                 break
             shown = self._stops.push(self._decoder.push(token.id))
@@ -217,7 +221,7 @@ def _prompt_ids(runner: Runner, tokenizer: Tokenizer, options: Options, eos_id: 
     if options.ids is not None:
         ids = list(parse_ids("ids", options.ids, runner.n_vocab))
     else:
-        ids = tokenizer.encode(options.prompt or "")
+        ids = [*tokenizer.prefix, *tokenizer.encode(options.prompt or "")]
     if not ids:
         if eos_id is None:
             raise OptionError("The prompt is empty and this model has no end-of-text token to start from: write some.")

@@ -4,12 +4,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from app.engine.backends import IN_BROWSER, Backend
-from app.engine.errors import BusyError, ChangedError, NetworkError, OptionError, ServerError
+from app.engine.chat import Chat
+from app.engine.chat_files import ChatFiles, read_chat_files
+from app.engine.errors import (
+    BusyError,
+    ChangedError,
+    ChatTemplateError,
+    NetworkError,
+    OptionError,
+    ServerError,
+)
 from app.engine.models import weight_specs
 from app.engine.options import LoadOptions
 from app.engine.runner import Runner
@@ -19,6 +29,7 @@ from app.engine.weights.compact import check_precision
 from app.engine.weights.files import ModelFiles
 from app.engine.weights.hub import DEFAULT_HUB, Source, local_source, open_source
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint, stream
+from app.engine.weights.precision import counted, main_precision, mixed
 from app.engine.weights.progress import LoadProgress
 from app.engine.weights.spec import Sink
 from app.engine.weights.transport import Transport
@@ -32,6 +43,10 @@ class Model:
     tokenizer: Tokenizer
     backend: Backend
     eos_id: int | None
+    ends: frozenset[int]
+    """Tokens that end a text or an answer."""
+    chat: Chat | ChatTemplateError | None
+    """The model's chat template, or why it cannot be used; None if it has none."""
     report: dict[str, Any]
 
 
@@ -48,8 +63,13 @@ class Loader:
         on_status: Callable[[str, str], None],
         on_progress: Callable[[dict[str, Any]], None],
         log: Callable[[str], None],
+        load_jinja: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """See `Engine`. `on_status` is told a state and a text, `on_progress` what LoadProgress gives."""
+        """See `Engine`. `on_status` is told a state and a text, `on_progress` what LoadProgress gives.
+
+        `load_jinja` makes sure that jinja2 can be imported, or raises ChatTemplateError.
+        """
+        self._load_jinja = load_jinja or _nothing
         self._transport = transport
         self._site = site
         self._open_store = open_store
@@ -125,8 +145,12 @@ class Loader:
             parameters = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs)
             check_precision(options.precision, checkpoint.scheme, model=source.model)
             dtypes = {checkpoint.tensors[spec.name].dtype for spec in checkpoint.stored(specs)}
-            precision = backend.precision(options.precision, dtypes, parameters, checkpoint.scheme)
-            tokenizer = await load_tokenizer(files, config)
+            mix = mixed(checkpoint, specs, asked=options.precision)
+            scheme = checkpoint.scheme or main_precision(mix, specs)
+            precision = backend.precision(options.precision, dtypes, parameters, scheme)
+            tokenizer = await load_tokenizer(files, config, checkpoint.gguf)
+            chat_files = await read_chat_files(files, tokenizer, checkpoint.gguf)
+            chat = await self._chat(chat_files, tokenizer)
 
             here = kept is not None and kept.complete
             self._status("loading", "Reading the weights from storage" if here else "Downloading the weights")
@@ -144,7 +168,8 @@ class Loader:
                 nonlocal held
                 held = await stream(checkpoint, specs, sink, source=files, on_progress=progress)
 
-            runner = await backend.make(config, precision, fill, lambda: self._status("compiling", "Compiling kernels"))
+            compiling = partial(self._status, "compiling", "Compiling kernels")
+            runner = await backend.make(config, precision, fill, compiling, mix)
         except ChangedError:
             if kept is not None:
                 await kept.discard()
@@ -158,9 +183,13 @@ class Loader:
             await kept.finish()
         return Model(
             runner=runner,
+        eos_id = tokenizer.eos_id if config.eos_id is None else config.eos_id
+        ends = chat_files.ends | (chat.turn_ends() if isinstance(chat, Chat) else set())
             tokenizer=tokenizer,
             backend=backend,
-            eos_id=tokenizer.eos_id if config.eos_id is None else config.eos_id,
+            eos_id=eos_id,
+            ends=frozenset(ends if eos_id is None else {*ends, eos_id}),
+            chat=chat,
             report={
                 "model": source.model,
                 "revision": source.revision,
@@ -170,6 +199,8 @@ class Loader:
                 "precision": precision,
                 "backend": backend.name,
                 "tuning": backend.tuned,
+                "precisions": counted(mix, specs, precision),
+                "chat": isinstance(chat, Chat),
                 "context": runner.n_ctx,
                 "vocab": runner.n_vocab,
                 "downloaded": source.downloaded,
@@ -184,6 +215,17 @@ class Loader:
 
     async def _kept(self, source: Source, options: LoadOptions) -> CachedFiles | None:
         """Return the files of `source` through the cache, where there is one and they are worth it."""
+    async def _chat(self, files: ChatFiles, tokenizer: Tokenizer) -> Chat | ChatTemplateError | None:
+        """Make the chat of a model that has a template."""
+        if files.template is None:
+            return None
+        try:
+            await self._load_jinja()
+            return Chat(files.template, tokenizer, names=files.names)
+        except ChatTemplateError as error:
+            self._log(str(error))
+            return error
+
         if source.repository is None or options.cache == "off":
             return None
         cache = await self._open_cache()
@@ -210,6 +252,10 @@ class Loader:
 
 def heap_bytes() -> int | None:
     """Return the size of Python's wasm memory; None outside of Pyodide."""
+async def _nothing() -> None:
+    pass
+
+
     if not IN_BROWSER:
         return None
     import pyodide_js

@@ -16,12 +16,16 @@ MAX_NEW_TOKENS = 1_000_000
 MAX_SEED = 2**53 - 1
 """The largest whole number that JavaScript holds exactly, so that a seed survives the way through the page."""
 MAX_TOP = 100
+MAX_CONTEXT = 1_048_576
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1000
+MAX_MESSAGES, MAX_CONVERSATION = 1000, 1_000_000
+"""Messages of a conversation, and their characters together."""
 
 _TOKEN = re.compile(r"[!-~]{1,500}", re.ASCII)
+_ROLE = re.compile(r"[a-z_]{1,32}", re.ASCII)
 _RULES = tuple(rule.name for rule in fields(Rules))
 _OPTIONS = (
-    *("prompt", "ids", "max_new_tokens"),
+    *("prompt", "ids", "messages", "max_new_tokens"),
     *_RULES,
     *("seed", "stop", "logprobs", "sampler", "on_full", "inspect", "depth"),
 )
@@ -34,6 +38,8 @@ class Options:
     prompt: str | None = None
     ids: tuple[int, ...] | None = None
     """The prompt as token ids, instead of `prompt`."""
+    messages: tuple[dict[str, str], ...] | None = None
+    """A conversation to answer, instead of `prompt`: {role, content} each, for the model's own chat template."""
     max_new_tokens: int = 128
     rules: Rules = field(default_factory=Rules)
     seed: int = 0
@@ -104,14 +110,14 @@ def parse_load_options(raw: object) -> LoadOptions:
 def parse_options(raw: object) -> Options:
     """Validate what came from the page. A missing option, or None, takes its default; a missing seed is drawn.
 
-    Options are `prompt` or `ids`, `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
-    `seed`, `stop` (a string or several), `logprobs` (true, or how many of the likeliest tokens to report with each
-    token), `sampler`, `on_full`, `inspect` and `depth`. Raises OptionError.
+    Options are `prompt`, `ids` or `messages`, `max_new_tokens`, `temperature`, `top_k`, `top_p`, `min_p`,
+    `repetition_penalty`, `seed`, `stop` (a string or several), `logprobs` (true, or how many of the likeliest tokens to
+    report with each token), `sampler`, `on_full`, `inspect` and `depth`. Raises OptionError.
     """
     given = _given(raw)
     _refuse_unknown(given, _OPTIONS)
-    if "prompt" in given and "ids" in given:
-        raise OptionError("Give either prompt or ids, not both.")
+    if len(given.keys() & {"prompt", "ids", "messages"}) > 1:
+        raise OptionError("Give one of prompt, ids and messages, not several.")
     prompt = given.get("prompt")
     if prompt is not None and not isinstance(prompt, str):
         raise OptionError(f"prompt must be a string, not {_shown(prompt)}.")
@@ -131,6 +137,7 @@ def parse_options(raw: object) -> Options:
         seed=seed,
         stop=_stops(given.get("stop", ())),
         logprobs=logprobs is not False,
+        messages=_messages(given["messages"]) if "messages" in given else None,
         top=0 if isinstance(logprobs, bool) else whole("logprobs", logprobs, 0, MAX_TOP),
         sampler=sampler,
         on_full=on_full,
@@ -186,6 +193,24 @@ def _stops(value: object) -> tuple[str, ...]:
     if not isinstance(stops, Sequence) or len(stops) > MAX_STOPS:
         raise OptionError(f"stop must be a string or up to {MAX_STOPS} of them, not {_shown(value)}.")
     for text in stops:
+def _messages(value: object) -> tuple[dict[str, str], ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise OptionError(f"messages must be a list of 1 to {MAX_MESSAGES} messages, not {_shown(value)}.")
+    size = 0
+    for message in value:
+        if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
+            raise OptionError(f"messages must hold objects {{role, content}}, not {_shown(message)}.")
+        role, content = message["role"], message["content"]
+        if not isinstance(role, str) or not _ROLE.fullmatch(role):
+            raise OptionError(f"A message's role must be a word like system, user or assistant, not {_shown(role)}.")
+        if not isinstance(content, str):
+            raise OptionError(f"A message's content must be a string, not {_shown(content)}.")
+        size += len(content)
+    if size > MAX_CONVERSATION:
+        raise OptionError(f"The messages are longer than {MAX_CONVERSATION:,} characters together.")
+    return tuple({"role": message["role"], "content": message["content"]} for message in value)
+
+
         if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
             raise OptionError(f"stop must hold strings of 1 to {MAX_STOP_LENGTH} characters, not {_shown(text)}.")
     return tuple(stops)

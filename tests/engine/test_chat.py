@@ -94,7 +94,8 @@ def test_names_and_templates_are_found_in_the_files() -> None:
     assert special_names(config) == {"bos_token": "<s>", "eos_token": "</s>"}
     assert find_template("x") == "x"
     assert find_template([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]) == "d"
-    for value in (None, "", " \n", 7, {}, [], [7], [{"name": "default"}]):
+    nothing: list[object] = [None, "", " \n", 7, {}, [], [7], [{"name": "default"}]]
+    for value in nothing:
         assert find_template(value) is None
 
 

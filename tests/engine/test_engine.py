@@ -25,6 +25,7 @@ from app.engine.errors import (
 from app.engine.models.config import Config
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.runner import Runner
+from app.engine.weights.precision import Mixed
 from tests.engine.weights.http_transport import HttpTransport
 from tests.hub_double import COMMIT, Hub, hub_double
 from tests.models import STORY, write_story, write_tiny
@@ -114,6 +115,8 @@ async def test_load_reports_the_model(engine: Engine, events: Events, tiny: dict
         "family": "gpt2",
         "parameters": PARAMETERS,
         "precision": "f32",
+        "precisions": {"f32": 8192 * 32 + 2 * 12 * 32 * 32},
+        "chat": False,
         "backend": "numpy",
         "tuning": None,
         "context": 64,
@@ -406,7 +409,12 @@ class FakeGpu(WebGpuBackend):
         self.made: list[str] = []
 
     async def make(
-        self, config: Config, precision: str, fill: backends.Fill, compiling: Callable[[], None]
+        self,
+        config: Config,
+        precision: str,
+        fill: backends.Fill,
+        compiling: Callable[[], None],
+        kept: Mixed | None = None,
     ) -> Runner:
         self.made.append(precision)
         compiling()

@@ -111,9 +111,33 @@ def test_options_must_be_an_object(raw: object) -> None:
             parse(raw)
 
 
-def test_prompt_and_ids_exclude_each_other() -> None:
-    with pytest.raises(OptionError, match="not both"):
-        parse_options({"prompt": "", "ids": []})
+def test_prompt_ids_and_messages_exclude_each_other() -> None:
+    given: dict[str, Any] = {"prompt": "", "ids": [], "messages": [{"role": "user", "content": ""}]}
+    for left_out in given:
+        with pytest.raises(OptionError, match="not several"):
+            parse_options({name: value for name, value in given.items() if name != left_out})
+
+
+def test_messages_are_checked() -> None:
+    talk = [{"role": "system", "content": ""}, {"role": "user", "content": "x" * 1000}]
+    assert parse_options({"messages": talk}).messages == tuple(talk)
+    bad: list[tuple[Any, str]] = [
+        ([], "1 to 1000"),
+        ("user: hi", "1 to 1000"),
+        (talk * 501, "1 to 1000"),
+        ([{"role": "user"}], "role, content"),
+        ([{"role": "user", "content": "x", "name": "y"}], "role, content"),
+        (["x"], "role, content"),
+        ([{"role": "", "content": "x"}], "role must be"),
+        ([{"role": "<|im_end|>", "content": "x"}], "role must be"),
+        ([{"role": "user\n", "content": "x"}], "role must be"),
+        ([{"role": 7, "content": "x"}], "role must be"),
+        ([{"role": "user", "content": None}], "content must be"),
+        ([{"role": "user", "content": "x" * 600_000}] * 2, "longer than"),
+    ]
+    for value, says in bad:
+        with pytest.raises(OptionError, match=says):
+            parse_options({"messages": value})
 
 
 def test_ids_are_checked_against_the_vocabulary() -> None:

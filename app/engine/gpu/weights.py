@@ -15,11 +15,14 @@ from app.engine.gpu.buffers import COPY_DST, STORAGE, UNIFORM, Buffer
 from app.engine.gpu.device import Device
 from app.engine.gpu.kernels import Constant, Kernel, kernel
 from app.engine.gpu.layout import BITS, BLOCK, VECTOR_ALIGN, MatrixLayout, matrix_layout, vector_offsets
-from app.engine.ops.eager import to_float32
 from app.engine.ops.record import padded
+from app.engine.weights.blocks import KEPT, to_float32
+from app.engine.weights.precision import Mixed
 from app.engine.weights.spec import Blob, WeightSpec, merged
 
-_SOURCE_NUMBERS = {"F32": 0, "F16": 1, "BF16": 2}
+_SOURCE_NUMBERS = {
+    dtype: number for number, dtype in enumerate(("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"))
+} | {"Q4_K": 8, "Q5_K": 9, "Q6_K": 10}
 _THREADS = 128
 _IN_FLIGHT = 4
 
@@ -53,13 +56,19 @@ class GpuSink:
         specs: list[WeightSpec],
         *,
         precision: str,
+        kept: Mixed | None = None,
         max_piece: int,
         max_binding: int | None = None,
     ) -> None:
-        """Allocate for `specs`. Pieces have `max_piece` bytes or one step of rows, parts at most `max_binding`."""
+        """Allocate for `specs`. Pieces have `max_piece` bytes or one step of rows, parts at most `max_binding`.
+
+        Matrices are in `precision`, but those that `kept` names.
+        """
         self.device = device
         self.weights = GpuWeights()
         self._specs = {spec.name: spec for spec in specs}
+        self._kept = kept
+        self._precision = precision
         # A piece has whole rows, and 32 of them where they are transposed, however wide they are.
         steps = [4 * spec.shape[1] * (32 if spec.kind == "conv1d" else 1) for spec in specs if spec.kind != "vector"]
         self._max_piece = max(max_piece, *steps)
@@ -71,7 +80,8 @@ class GpuSink:
             if spec.kind == "vector":
                 continue
             rows, columns = spec.out_shape
-            spec_precision = "f32" if spec.kind == "table" else precision
+            kept_precision = precision if kept is None else kept.precisions.get(spec.name, precision)
+            spec_precision = "f32" if spec.kind == "table" else kept_precision
             limit = device.max_binding if spec.kind == "table" else max_binding or device.max_binding
             layout = matrix_layout(rows, columns, spec_precision, max_bytes=limit)
             if spec.kind == "table" and len(layout.parts) > 1:
@@ -93,14 +103,18 @@ class GpuSink:
     async def prepare(self) -> None:
         """Compile the conversion kernels and see whether the memory was there. Raises GpuError if not."""
         await self.device.pop_memory_scope("making room for the weights")
-        precisions = {layout.precision for layout in self.weights.layouts.values()}
-        kinds = {spec.kind == "conv1d" for spec in self._specs.values() if spec.kind != "vector"}
-        await self.device.compile(
-            _convert_kernel(dtype, precision, transposed=transposed)
-            for dtype in _SOURCE_NUMBERS
-            for precision in precisions
-            for transposed in kinds
-        )
+        if self._kept is not None:
+            pairs = [(dtype, precision or self._precision) for dtype, precision in sorted(self._kept.conversions)]
+            await self.device.compile(_convert_kernel(*pair, transposed=False) for pair in pairs)
+        else:
+            precisions = {layout.precision for layout in self.weights.layouts.values()}
+            kinds = {spec.kind == "conv1d" for spec in self._specs.values() if spec.kind != "vector"}
+            await self.device.compile(
+                _convert_kernel(dtype, precision, transposed=transposed)
+                for dtype in ("F32", "F16", "BF16")
+                for precision in precisions
+                for transposed in kinds
+            )
         usage = STORAGE | COPY_DST
         for _ in range(2):
             create = self.device.buffers.create
@@ -218,6 +232,8 @@ class GpuSink:
 def _convert_kernel(dtype: str, precision: str, *, transposed: bool) -> Kernel:
     constants: dict[str, Constant] = {"WG": _THREADS, "SOURCE": _SOURCE_NUMBERS[dtype], "TRANSPOSED": transposed}
     bits = BITS[precision]
+    if KEPT.get(dtype) == precision:
+        return kernel("repack", "source", **constants, BITS=bits)
     if bits < 16:
         return kernel("quantize", "source", **constants, BITS=bits)
     return kernel("convert", "source", **constants, PER_WORD=32 // bits)

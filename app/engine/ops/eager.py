@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from app.engine.models import forward, nest, weight_specs
 from app.engine.models.config import Config
 from app.engine.models.rope import Rope, angle_table
+from app.engine.weights.blocks import to_float32
 from app.engine.weights.quantize import dequantize
 from app.engine.weights.spec import Blob, WeightSpec, merged
 
@@ -213,13 +214,6 @@ class EagerRunner:
     def free(self) -> None:
         """See `Runner.free`."""
         self._params, self._cache, self._logits = {}, [], None
-
-
-def to_float32(data: bytes, dtype: str) -> Array:
-    """Decode little-endian F32, F16 or BF16 (the upper half of an f32) into f32."""
-    if dtype == "BF16":
-        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(np.float32)
 
 
 @dataclass

@@ -29,6 +29,8 @@ HASH_BYTES = 1 << 20
 
 _REFS, _ABOUT, _DONE = "refs", "about", "complete"
 _ABSENT, _CHECKED = "absent", "checked"
+WEIGHTS = (".safetensors", ".gguf")
+"""How the names of files end of which the hub gives sums."""
 
 
 T = TypeVar("T")
@@ -241,6 +243,8 @@ class CachedFiles:
         """Read `source`. `fallback` is the commit to use if the hub cannot be asked for the current one."""
         self.model = source.model
         self.revision = source.revision
+        self.gguf = source.gguf
+        self.variant = source.variant
         self.cached = 0
         """Bytes that came from the cache."""
         self._cache = cache
@@ -282,7 +286,7 @@ class CachedFiles:
         """
         for file, kept in self._kept.items():
             parts = _chain(kept)
-            if parts is None or file in self._checked or self._folder is None or not file.endswith(".safetensors"):
+            if parts is None or file in self._checked or self._folder is None or not file.endswith(WEIGHTS):
                 continue
             expected = await self._source.sha256(file)
             if expected is None:
@@ -385,8 +389,15 @@ class CachedFiles:
             self._source.commit = self._fallback
             await self.look()
             if (blob := await self._whole(file)) is None:
+                self._check_absent(file)
                 raise
             return blob.to_bytes()
+        except NotFoundError:
+            if self._source.commit is not None:
+                await self._cache.settle(self._source, self._fallback)
+                await self.look()
+                await self._note_absence(file)
+            raise
         if self._source.commit is not None:
             await self._cache.settle(self._source, self._fallback)
             await self.look()
@@ -421,10 +432,13 @@ class CachedFiles:
         try:
             return await asking
         except NotFoundError:  # a commit does not change: it will not be there later either
-            if self._folder is not None:
-                self._absent.add(file)
-                await self._cache.put(self._folder, _flag(file, _ABSENT), BytesBlob.of(b""))
+            await self._note_absence(file)
             raise
+
+    async def _note_absence(self, file: str) -> None:
+        if self._folder is not None:
+            self._absent.add(file)
+            await self._cache.put(self._folder, _flag(file, _ABSENT), BytesBlob.of(b""))
 
 
 def _flag(file: str, flag: str) -> str:
@@ -446,8 +460,8 @@ def _chain(kept: Sequence[Range]) -> list[Range] | None:
 
 def folder_name(source: Source, commit: str) -> str:
     """Return the name of the folder for a commit of a repository."""
-    return hashlib.sha256(f"{source.repository}@{commit}".encode()).hexdigest()[:40]
+    return hashlib.sha256(f"{source.identity}@{commit}".encode()).hexdigest()[:40]
 
 
 def _reference_name(source: Source) -> str:
-    return hashlib.sha256(f"{source.repository}@{source.revision}".encode()).hexdigest()[:40]
+    return hashlib.sha256(f"{source.identity}@{source.revision}".encode()).hexdigest()[:40]

@@ -15,6 +15,14 @@ class ModelFiles(Protocol):
     model: str
     revision: str | None
 
+    @property
+    def gguf(self) -> str | None:
+        """The name of the GGUF file that the model is in, if one was named."""
+
+    @property
+    def variant(self) -> str | None:
+        """A part of that name, if only this was named."""
+
     def label(self, file: str) -> str:
         """Name a file in a message."""
 

@@ -1,7 +1,6 @@
 """A model's files on the hub or on any static host: URLs, requests, retries, and errors that say what to do."""
 
 import asyncio
-import json
 import random
 import re
 import time
@@ -9,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from app.engine.errors import (
     ChangedError,
@@ -26,6 +25,7 @@ from app.engine.errors import (
     TruncatedError,
     WrongContentError,
 )
+from app.engine.json_text import parse_json as parse_text
 from app.engine.weights.files import TEXT_FILE
 from app.engine.weights.safetensors import check_kind
 from app.engine.weights.spec import Blob
@@ -53,7 +53,19 @@ MAX_WAIT = 60.0
 WHOLE_FILE = 64 << 20
 """A server may answer a range with the whole file; up to this many bytes that is accepted, and kept."""
 
-_NAME = re.compile(r"([A-Za-z0-9_][\w.-]{0,95})/([A-Za-z0-9_][\w.-]{0,95})(?:@([!-~]{1,200}))?", re.ASCII)
+LISTING = ".listing"
+"""Not a file of a repository: the hub's list of them, as it gives it."""
+ON_SITE: dict[str, str | None] = {"story": None, "smollm2": "model.gguf"}
+"""Models that the page's own site may have, below models/, and their GGUF file if that is what they are."""
+
+_NAME = re.compile(
+    r"(?P<owner>[A-Za-z0-9_][\w.-]{0,95})/(?P<name>[A-Za-z0-9_][\w.-]{0,95})"
+    r"(?:/(?P<file>(?:[A-Za-z0-9_][\w.-]{0,95}/){0,4}[A-Za-z0-9_][\w.-]{0,200}\.gguf)|:(?P<variant>[\w.-]{1,40}))?"
+    r"(?:@(?P<revision>[!-~]{1,200}))?",
+    re.ASCII,
+)
+# Where a browser shows a file, and where it gets it.
+_FILE_PAGE = re.compile(r"/([^/]+/[^/]+)/(?:resolve|blob)/([^/]+)/(.+\.gguf)")
 COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _POINTER = re.compile(rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\n")
 _LINKED = re.compile(r'"?([0-9a-f]{64})"?', re.ASCII)
@@ -74,14 +86,18 @@ class Source:
         transport: Transport,
         *,
         repository: str | None = None,
+        listing: str | None = None,
+        gguf: str | None = None,
+        variant: str | None = None,
         host: str | None = None,
         sleep: Sleep = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         """Read from the folder at `base`, a URL that ends with "/".
 
-        `repository` is the URL of the hub's repository, if it is one, without a "/" at the end. `host` is how messages
-        name the place, the URL's host by default. `chance` in [0, 1) is the back-off's jitter.
+        `repository` is the URL of the hub's repository, if it is one, without a "/" at the end, and `listing` the URL
+        of the list of its files. `gguf` names the GGUF file that the model is in, `variant` a part of its name. `host`
+        is how messages name the place, the URL's host by default. `chance` in [0, 1) is the back-off's jitter.
         """
         self.model = model
         self.revision = revision
@@ -89,6 +105,9 @@ class Source:
         """What `revision` stands for now, once the hub has told. From then on only its files are asked for."""
         self.base = base
         self.repository = repository
+        self.gguf = gguf
+        self.variant = variant
+        self._listing = listing
         self.on_wait: Callable[[str], None] = lambda _: None
         """Told, in words, what is waited for."""
         self.downloaded = 0
@@ -102,6 +121,12 @@ class Source:
         self._etags: dict[str, str] = {}
         self._linked: dict[str, str] = {}
 
+    @property
+    def identity(self) -> str:
+        """What tells this model from others on the same hub, but for the revision."""
+        part = self.gguf or self.variant
+        return f"{self.repository}#{part}" if part else str(self.repository)
+
     def start_over(self) -> None:
         """Forget what is known of the files, since one has changed."""
         self._whole.clear()
@@ -110,13 +135,15 @@ class Source:
 
     def label(self, file: str) -> str:
         """Name a file in a message: with its model and the server's host."""
-        return f"{file} of {self.model} ({self._host})"
+        return f"{'The list of files' if file == LISTING else file} of {self.model} ({self._host})"
 
     async def read(self, file: str, max_bytes: int = TEXT_FILE) -> bytes:
-        """Return a whole file.
+        """Return a whole file, or the LISTING.
 
         Raises ModelFileError if it is longer than `max_bytes`, or a HubError.
         """
+        if file == LISTING and self._listing is None:
+            raise NotFoundError(f"{self.label(file)} cannot be had: no hub is asked.")
 
         def accept(answer: Response) -> bytes:
             data = answer.body.to_bytes()
@@ -125,6 +152,10 @@ class Source:
                 raise ModelFileError(
                     f"{self.label(file)} is longer than {max_bytes} bytes, too long for what it should be."
                 )
+            if file == LISTING and self.commit is None:
+                listed = parse_json(data, label=self.label(file))
+                commit = str(listed.get("sha")) if isinstance(listed, dict) else ""
+                self.commit = commit if COMMIT.fullmatch(commit) else None
             return data
 
         return await self._ask(file, accept, limit=max_bytes)
@@ -326,6 +357,8 @@ class Source:
         return HubError(f"{label} could not be fetched: {said}. Open {self._url(file)} in a browser tab to see why.")
 
     def _url(self, file: str) -> str:
+        if file == LISTING and self._listing is not None:
+            return self._listing
         base = self.base
         if self.repository is not None and self.commit is not None:
             base = f"{self.repository}/resolve/{self.commit}/"
@@ -349,8 +382,8 @@ class _Received:
 def parse_json(data: bytes, *, label: str) -> Any:
     """Return the contents of a JSON file. Raises WrongContentError if it is none."""
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return parse_text(data)
+    except ValueError as error:
         raise WrongContentError(
             f"{label} is not valid JSON ({str(error)[:100]}). The file may be damaged, or the server sent something "
             "else: open its address in a browser tab to see."
@@ -368,19 +401,33 @@ def open_source(
 ) -> Source:
     """Say where a model's files are; nothing is requested yet.
 
-    `model` is "story" (the embedded model, under `site`, the page's own base URL), "owner/name" with an optional
-    "@revision" on `hub` (a base URL, https://huggingface.co if None), or the URL of a folder that holds the files.
-    Raises OptionError for anything else.
+    `model` is one of
+
+    - "story" or "smollm2", under `site`, the page's own base URL
+    - "owner/name" on `hub` (a base URL, https://huggingface.co if None)
+    - "owner/name:Q4_K_M": the GGUF file of that repository with this in its name
+    - "owner/name/file.gguf": this file
+    - the URL of a folder that holds the files, or of a GGUF file
+
+    Names on the hub may end in "@revision". Raises OptionError for anything else.
     """
     if not isinstance(model, str) or not model.strip():
         raise OptionError("model must be a name like 'story' or 'openai-community/gpt2', or the URL of a folder.")
     model = model.strip()
-    if model == "story":
+    if model in ON_SITE:
         if site is None:
-            raise OptionError("The model 'story' is part of tabgpt's page, but no site address was given.")
-        return Source(model, None, site.rstrip("/") + "/models/story/", transport, sleep=sleep, chance=chance)
+            raise OptionError(f"The model {model!r} is part of tabgpt's page, but no site address was given.")
+        base = f"{site.rstrip('/')}/models/{model}/"
+        return Source(model, None, base, transport, gguf=ON_SITE[model], sleep=sleep, chance=chance)
     if "://" in model:
-        return Source(model, None, _base_url("model", model), transport, sleep=sleep, chance=chance)
+        hub_name = _on_the_hub(model)
+        if hub_name is None:
+            url, _, file = _without_query(model).rpartition("/")
+            if not file.lower().endswith(".gguf"):
+                url, file = model, ""
+            base = _base_url("model", url)
+            return Source(model, None, base, transport, gguf=unquote(file) or None, sleep=sleep, chance=chance)
+        model, hub = hub_name, None
     bare, at, revision = model.partition("@")
     name = WELL_KNOWN.get(bare, bare) + at + revision
     if "/" not in bare and bare not in WELL_KNOWN:
@@ -389,20 +436,46 @@ def open_source(
             f"Names that need none: story, {', '.join(WELL_KNOWN)}."
         )
     match = _NAME.fullmatch(name)
-    if not match or ".." in name or (match[3] or "x").startswith("/"):
+    if not match or ".." in name or (match["revision"] or "x").startswith("/"):
         raise OptionError(
             f"model {model[:100]!r} is no name on the hub: owner/name or owner/name@revision, of letters, digits, "
-            "'.', '_' and '-'."
+            "'.', '_' and '-'; for GGUF also owner/name:Q4_K_M or owner/name/file.gguf."
         )
-    owner, repo, revision = match[1], match[2], match[3] or "main"
-    repository = f"{_base_url('hub', hub or DEFAULT_HUB)}{owner}/{repo}"
-    base = f"{repository}/resolve/{quote(revision, safe='')}/"
-    return Source(f"{owner}/{repo}", revision, base, transport, repository=repository, sleep=sleep, chance=chance)
+    owner, repo, revision = match["owner"], match["name"], match["revision"] or "main"
+    root = _base_url("hub", hub or DEFAULT_HUB)
+    repository = f"{root}{owner}/{repo}"
+    return Source(
+        (name.partition("@")[0]),
+        revision,
+        f"{repository}/resolve/{quote(revision, safe='')}/",
+        transport,
+        repository=repository,
+        listing=f"{root}api/models/{owner}/{repo}/revision/{quote(revision, safe='')}",
+        gguf=match["file"],
+        variant=match["variant"],
+        sleep=sleep,
+        chance=chance,
+    )
 
 
 def local_source(transport: Transport, name: str) -> Source:
-    """Read a model's files, by their names, from a transport that needs no address."""
-    return Source(name, None, "", transport, host="this device")
+    """Read a model's files, by their names, from a transport that needs no address.
+
+    Its attribute `gguf`, if it has one, names the GGUF file that the model is in.
+    """
+    return Source(name, None, "", transport, gguf=getattr(transport, "gguf", None), host="this device")
+
+
+def _without_query(url: str) -> str:
+    """Return an address without the `?download=true` that the hub's own links have."""
+    return url.strip().removesuffix("?download=true")
+
+
+def _on_the_hub(url: str) -> str | None:
+    """Return the name of a GGUF file on the usual hub, of which `url` is an address there; else None."""
+    url = _without_query(url)
+    match = _FILE_PAGE.fullmatch(url.removeprefix(DEFAULT_HUB)) if url.startswith(f"{DEFAULT_HUB}/") else None
+    return f"{match[1]}/{unquote(match[3])}@{unquote(match[2])}" if match else None
 
 
 def _base_url(option: str, url: str) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.engine.errors import CancelledError, ModelFileError, NotFoundError, UnsupportedModelError
+from app.engine.errors import CancelledError, GgufError, ModelFileError, NotFoundError, UnsupportedModelError
 from app.engine.models import family_of
-from app.engine.models.config import Config, parse_config
+from app.engine.models.config import Config, config_from_dict, parse_config
 from app.engine.tokenizer import Tokenizer
+from app.engine.weights import gguf_model
 from app.engine.weights.compact import CODES, scheme_of, stored_specs
 from app.engine.weights.files import ModelFiles
+from app.engine.weights.gguf import READABLE, Gguf, read_gguf
+from app.engine.weights.gguf_files import named_gguf, only_gguf
 from app.engine.weights.plan import PIECE_BYTES, Piece, Request, plan
 from app.engine.weights.safetensors import PREFIX, Header, TensorRef, header_stop, parse_header
 from app.engine.weights.spec import Blob, Sink, WeightSpec
@@ -19,6 +22,8 @@ from app.engine.weights.spec import Blob, Sink, WeightSpec
 PARALLEL = 4
 """Ranges in flight at once. Against a double with 50 ms of latency and a line of 10 MB/s shared by all, 110 MB took
 14.2 s with one, 11.6 with two, 11.2 with four, six or eight (11.0 at best); at 50 MB/s 6.1, 4.5, 2.9, 3.0 and 3.2 s."""
+FREQUENCIES_BYTES = 1 << 16
+"""Of the factors on rotary frequencies in a GGUF file."""
 HEAD_BYTES = 1 << 16
 """What is asked for at first: enough for the header of all but the largest models."""
 MAX_SHARDS = 1000
@@ -49,18 +54,32 @@ class Checkpoint:
     """Bytes of all `tensors`."""
     scheme: str | None = None
     """"q8" or "q4" if its matrices are stored so, see `compact`."""
+    gguf: Gguf | None = None
+    """The header of the GGUF file that all of this is in, if it is in one."""
 
     def stored(self, specs: Sequence[WeightSpec]) -> list[WeightSpec]:
         """Return the tensors that `specs` are read from."""
+        if self.gguf is not None:  # where the rows of every matrix are output features
+            return [
+                replace(spec, kind="matrix", shape=spec.shape[::-1]) if spec.kind == "conv1d" else spec
+                for spec in specs
+            ]
         return stored_specs(specs, self.scheme, self.tensors)
 
 
 async def open_checkpoint(source: ModelFiles) -> Checkpoint:
-    """Read a model's config and the headers of its safetensors files.
+    """Read a model's config and the headers of its safetensors files, or of its GGUF file.
 
     Raises ModelFileError (damaged or contradictory files), UnsupportedModelError, or a HubError.
     """
-    config = parse_config(await source.read("config.json"))
+    if (file := await named_gguf(source)) is not None:
+        return await _open_gguf(source, file)
+    try:
+        config = parse_config(await source.read("config.json"))
+    except NotFoundError:
+        if (file := await only_gguf(source)) is None:
+            raise
+        return await _open_gguf(source, file)
     family = family_of(config)
     tensors: dict[str, TensorRef] = {}
     listed: dict[str, str] | None = None
@@ -105,11 +124,27 @@ async def open_checkpoint(source: ModelFiles) -> Checkpoint:
     return Checkpoint(config=config, tensors=tensors, files=tuple(headers), total_bytes=total, scheme=scheme)
 
 
-async def load_tokenizer(source: ModelFiles, config: Config) -> Tokenizer:
-    """Make the tokenizer from the repository's own tokenizer.json, or its vocab.json and merges.txt.
+async def _open_gguf(source: ModelFiles, file: str) -> Checkpoint:
+    gguf = await read_gguf(source, file)
+    frequencies = gguf.tensors.get(gguf_model.FREQUENCIES)
+    if frequencies is not None and (frequencies.dtype != "F32" or frequencies.nbytes > FREQUENCIES_BYTES):
+        raise GgufError(f"{source.label(file)}: {gguf_model.FREQUENCIES} is no short list in F32. The file is damaged.")
+    factors = None
+    if frequencies is not None:
+        factors = (await source.read_range(file, frequencies.start, frequencies.stop)).to_bytes()
+    config = config_from_dict(gguf_model.config(gguf, factors))
+    tensors = gguf_model.tensors(gguf)
+    total = sum(ref.nbytes for ref in tensors.values())
+    return Checkpoint(config=config, tensors=tensors, files=(file,), total_bytes=total, gguf=gguf)
+
+
+async def load_tokenizer(source: ModelFiles, config: Config, gguf: Gguf | None = None) -> Tokenizer:
+    """Make the tokenizer from the repository's own tokenizer.json, or its vocab.json and merges.txt; or from `gguf`.
 
     Raises TokenizerError or a HubError.
     """
+    if gguf is not None:
+        return Tokenizer(gguf_model.vocabulary(gguf), eos_id=config.eos_id)
     try:
         files = {"tokenizer.json": await source.read("tokenizer.json")}
     except NotFoundError:
@@ -175,7 +210,7 @@ def check_tensors(checkpoint: Checkpoint, specs: Sequence[WeightSpec]) -> None:
                 f"{ref.file}: tensor {spec.name!r} is stored as {ref.dtype}, but codes and scales are words (U32). The "
                 "file is damaged; quantise the model again."
             )
-        if spec.of is None and ref.dtype not in ("F32", "F16", "BF16"):
+        if spec.of is None and ref.dtype not in (("F32", "F16", "BF16") if checkpoint.gguf is None else READABLE):
             raise UnsupportedModelError(
                 f"{ref.file}: tensor {spec.name!r} is stored as {ref.dtype}; tabgpt reads F32, F16 and BF16. Convert "
                 "the model, or choose another."

@@ -7,9 +7,9 @@ ranges are cut at the borders of pieces. A layer of a small model is one request
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
-from app.engine.weights.safetensors import BITS, TensorRef
+from app.engine.weights.blocks import nbytes as size_of
+from app.engine.weights.safetensors import TensorRef
 from app.engine.weights.spec import WeightSpec
 
 PIECE_BYTES = 8 << 20
@@ -84,7 +84,7 @@ def cut(spec: WeightSpec, ref: TensorRef, piece_bytes: int) -> list[Piece]:
     if spec.kind == "vector":
         rows, per_row, step = 1, ref.nbytes, 1
     else:
-        rows, per_row = ref.shape[0], prod(ref.shape[1:]) * BITS[ref.dtype] // 8
+        rows, per_row = ref.shape[0], size_of(ref.dtype, ref.shape[1:])
         step = max(1, piece_bytes // max(1, per_row))
         if spec.kind == "conv1d":
             step = max(32, step // 32 * 32)

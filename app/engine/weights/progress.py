@@ -13,10 +13,10 @@ WINDOW_S = 5.0
 
 _LAYER = re.compile(r"(?:h|layers)\.(\d+)\.")
 _HALF = re.compile(r"\.(codes|scales)(\.\d+)?$")
-_PARTS = (
-    dict.fromkeys(("wte.weight", "embed_tokens.weight", "embed_in.weight"), "token embeddings")
-    | {"wpe.weight": "position embeddings", "lm_head.weight": "output matrix"}
-)
+_PARTS = dict.fromkeys(("wte.weight", "embed_tokens.weight", "embed_in.weight"), "token embeddings") | {
+    "wpe.weight": "position embeddings",
+    "lm_head.weight": "output matrix",
+}
 
 
 class LoadProgress:

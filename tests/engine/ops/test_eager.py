@@ -11,7 +11,8 @@ from safetensors.numpy import load_file, save
 
 from app.engine.models import weight_specs
 from app.engine.models.config import parse_config
-from app.engine.ops.eager import EagerOps, EagerRunner, NumpySink, erf, to_float32
+from app.engine.ops.eager import EagerOps, EagerRunner, NumpySink, erf
+from app.engine.weights.blocks import to_float32
 from app.engine.weights.transport import BytesBlob
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "parity"
