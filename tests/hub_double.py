@@ -9,6 +9,8 @@ knows ranges. Both let other origins read (CORS), but only the hub answers a pre
 import asyncio
 import gzip
 import hashlib
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,6 +57,10 @@ FAULTS = {
     "flip",  # one bit of the body is another
 }  # fmt: skip
 """What `Hub.fail` knows."""
+
+
+WEATHER = ("cut-at", "500", "503", "short")
+"""What may strike at random, beside delays."""
 
 
 @dataclass
@@ -121,6 +127,10 @@ class Hub:
     """Whether raw/ gives pointers, and the redirect X-Linked-Etag."""
     finished: int = 0
     """Answers that were sent to their end."""
+    weather: random.Random | None = None
+    """Delays every answer, and lets every third be cut, refused, or of the wrong bytes, as its numbers have it."""
+    struck: Counter[str] = field(default_factory=Counter)
+    """What the weather did."""
     _faults: list[_Fault] = field(default_factory=list)
 
     def fail(
@@ -148,6 +158,8 @@ class Hub:
         """Serve another folder, and forget all that was."""
         self.folder, self.latency_s, self.bytes_per_s, self.finished = folder, 0.0, 0.0, 0
         self.commit, self.token, self.tells_checksums = COMMIT, None, True
+        self.weather = None
+        self.struck.clear()
         self.asked.clear()
         self.heal()
 
@@ -169,7 +181,15 @@ class Hub:
                 if not fault.times:
                     self._faults.remove(fault)
                 return fault
-        return None
+        return self._weather(file)
+
+    def _weather(self, file: str) -> _Fault | None:
+        if self.weather is None or self.weather.random() > 1 / 3:
+            return None
+        # Only the large files have a sum by which a wrong bit shows.
+        kind = self.weather.choice([*WEATHER, *(("flip",) if file.endswith(LFS) else ())])
+        self.struck[kind] += 1
+        return _Fault(file, kind, 1, 0, None, self.weather.random())
 
     async def _hub(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -232,8 +252,9 @@ class Hub:
         return self.asked[-1]
 
     async def _answer(self, asked: Asked, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.latency_s:
-            await asyncio.sleep(self.latency_s)
+        late = self.weather.random() if self.weather is not None else 0.0
+        if self.latency_s or late:
+            await asyncio.sleep(self.latency_s + 0.3 * late)
         asked.status = response.status_code
         await response(scope, receive, send)
         self.finished += 1

@@ -68,8 +68,8 @@ PAGE = """() => { globalThis.gc?.(); return { page_js_bytes: performance.memory.
 
 def figures(page: Page) -> dict[str, int | None]:
     """What is held now, garbage collected as far as the browser lets us."""
-    found: dict[str, int | None] = page.workers[0].evaluate(WORKER)
-    return found | page.evaluate(PAGE)
+    found: dict[str, int | None] = {**page.workers[0].evaluate(WORKER), **page.evaluate(PAGE)}
+    return found
 
 
 def load(page: Page, hub: Hub, model: str) -> None:
