@@ -9,6 +9,7 @@ import { FolderPicker } from "./folder.js";
 import { integer, parameters, size } from "./format.js";
 import { STORY, known, markKept, needs } from "./models.js";
 import { Notices } from "./notices.js";
+import { keepOffline } from "./offline.js";
 import { Outlook } from "./outlook.js";
 import { read, savedDocument, write } from "./remember.js";
 import { Session, idOf } from "./session.js";
@@ -40,6 +41,9 @@ new FolderPicker((folder) => {
   if (!session.busy) session.loadChosen();
 });
 
+/** Whose ids others were told. @type {import("./lm.js").Loaded|null} */
+let announced = null;
+
 /** Bring every control in line with what is going on. */
 function update() {
   const { loaded, loading, generating, failed, busy, current } = session;
@@ -65,6 +69,10 @@ function update() {
   element("model-facts").textContent = facts();
   markKept(/** @type {HTMLSelectElement} */ (element("model")), (id) => storage.has(id));
   outlook.changed();
+  if (loaded !== announced) {
+    announced = loaded;
+    writing.restSoon(); // the text has other ids now
+  }
   element("tab-name").textContent = loaded ? session.name : loading ? session.chosenName : "No model yet";
   showDevice();
 }
@@ -249,6 +257,11 @@ function openDocument() {
   if (asked !== null && asked !== editor.text) editor.open({ pieces: typed(asked), generation: null, caret: asked.length });
 }
 
+function showOffline() {
+  element("offline").hidden = false;
+  document.body.dataset.offline = "";
+}
+
 async function start() {
   element("generate-key").textContent = named("Ctrl+↵").replace("+", " ");
   openDocument();
@@ -257,6 +270,8 @@ async function start() {
   sheet.focus();
   if (settings.remembered && settings.model !== STORY.id) session.loadRemembered();
   else session.loadChosen();
+  // What the page itself needs comes first.
+  lm.ready.then(() => session.loading).finally(() => keepOffline({ kept: () => showOffline(), offer: (accept) => notices.update(accept) })).catch(() => {});
   try {
     const info = await lm.ready;
     session.gpu = info.gpu;

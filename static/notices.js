@@ -48,6 +48,9 @@ export class Notices {
     element("not-kept-close").addEventListener("click", () => {
       element("not-kept").hidden = true;
     });
+    element("update-later").addEventListener("click", () => {
+      element("update").hidden = true;
+    });
     element("problem-close").addEventListener("click", () => this.clear());
     element("problem-retry").addEventListener("click", () => {
       this.clear();
@@ -88,6 +91,12 @@ export class Notices {
     element("problem").hidden = false;
     element("problem").scrollIntoView({ block: "nearest" });
     this.#retry = retry;
+  }
+
+  /** A new version of the page is there. @param {() => void} accept */
+  update(accept) {
+    element("update-accept").onclick = accept;
+    element("update").hidden = false;
   }
 
   clear() {

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from app.server.errors import SetupError
-from app.server.site import Site
+from app.server.site import FILE_LIST, SERVICE_WORKER, Site
 
 MARKER = ".tabgpt-build.json"
 # Without it GitHub Pages runs Jekyll over the tree, which drops some names.
 NO_JEKYLL = ".nojekyll"
 # Written last, so that a page never names something that is not there yet.
-LAST = ("site.json", "index.html")
+LAST = ("index.html", SERVICE_WORKER, FILE_LIST, "site.json")
 
 
 def build(site: Site, folder: Path) -> int:

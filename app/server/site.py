@@ -9,11 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import app
+from app.server.chat_model import NAME
 from app.server.errors import SetupError
+from app.server.pure_wheel import CHAT, pure_wheel
 from app.server.runtime import FILES, LOCK_FILE, LOCK_NAME
 from app.server.wheel import build_wheel, wheel_name
 
 PACKAGE = Path(app.__file__).parent
+CHAT_MODEL = f"models/{NAME}/model.gguf"
+SERVICE_WORKER = "sw.js"
+FILE_LIST = "sw-files.js"
+"""The service worker reads it at its start: a browser that finds it changed installs a new version."""
 
 
 def assets(name: str, *, package: Path = PACKAGE) -> Path:
@@ -46,17 +52,24 @@ def tree(folder: Path) -> Iterator[tuple[str, Path]]:
 class Site:
     """The tree that a browser sees, always as the sources are now: an edit shows on the next request.
 
-    The engine's wheel and site.json are written to a folder of this object's own, so that everything is a file.
+    The engine's wheel, site.json and the service worker's list are written to a folder of this object's own, so that
+    everything is a file.
     """
 
-    def __init__(self, runtime: Path, *, package: Path = PACKAGE) -> None:
-        """Take the runtime from the folder `runtime`; `package` is where the `app` package lies."""
+    def __init__(self, runtime: Path, *, package: Path = PACKAGE, chat_model: Path | None = None) -> None:
+        """Take the runtime from the folder `runtime`; `package` is where the `app` package lies.
+
+        `chat_model` is the file of the model that `chat_model.py` fetches, if the page is to offer it.
+        """
+        self._chat_model = chat_model
         self._runtime = runtime
         self._package = package
         self._static = assets("static", package=package)
         self._wgsl = assets("wgsl", package=package)
         self._lock = threading.Lock()
         self._built: tuple[object, Path] | None = None
+        self._wheels: list[tuple[str, bytes]] | None = None
+        self._hashes: dict[Path, tuple[tuple[int, int], str]] = {}
         self._made = tempfile.TemporaryDirectory(prefix="tabgpt-site-", ignore_cleanup_errors=True)
 
     def close(self) -> None:
@@ -69,15 +82,52 @@ class Site:
         found |= {f"wgsl/{path}": file for path, file in tree(self._wgsl)}
         found |= {f"pyodide/{file.name}": self._runtime / file.name for file in FILES}
         found[f"pyodide/{LOCK_NAME}"] = LOCK_FILE
+        # For reading, beside the page's explanations: in the wheel they are only as part of a zip.
+        found |= {f"source/{path}": file for path, file in self.engine_sources().items() if path.endswith(".py")}
         wheel = self._wheel()
         found[f"wheels/{wheel.name}"] = wheel
-        found["site.json"] = self._made_file(
-            "site.json",
-            json.dumps(
-                {"version": app.__version__, "wheel": f"wheels/{wheel.name}", "pyodide": "pyodide/"}, indent=2
-            ).encode(),
-        )
+        chat = {f"wheels/{name}": self._made_file(name, content) for name, content in self._chat_wheels()}
+        found |= chat
+        if self._chat_model is not None:
+            found[CHAT_MODEL] = self._chat_model
+        described = {
+            "version": app.__version__,
+            "wheel": f"wheels/{wheel.name}",
+            "pyodide": "pyodide/",
+            "chat": list(chat),
+            "models": [] if self._chat_model is None else [NAME],
+        }
+        found["site.json"] = self._made_file("site.json", json.dumps(described, indent=2).encode())
+        found[FILE_LIST] = self._made_file(FILE_LIST, self._file_list(found))
         return found
+
+    def _file_list(self, files: dict[str, Path]) -> bytes:
+        """Return the script that tells the service worker what there is, as what, and a version made of that."""
+        # The model is too large to be fetched by every visitor: the browser keeps none of it but what it asks for.
+        left_out = (SERVICE_WORKER, CHAT_MODEL)
+        hashes = {path: self._hash(file) for path, file in sorted(files.items()) if path not in left_out}
+        content = json.dumps({path: digest for path, digest in hashes.items() if digest}, indent=0)
+        version = hashlib.sha256(content.encode()).hexdigest()[:16]
+        return f'self.SITE = {{"version": "{version}", "files": {content}}};\n'.encode()
+
+    def _hash(self, file: Path) -> str | None:
+        """Return a file's sha256, read again only if it was changed; None for one that is not there."""
+        try:
+            stat = file.stat()
+        except FileNotFoundError:
+            return None
+        state = (stat.st_mtime_ns, stat.st_size)
+        known = self._hashes.get(file)
+        if known is None or known[0] != state:
+            with file.open("rb") as opened:
+                known = self._hashes[file] = state, hashlib.file_digest(opened, "sha256").hexdigest()
+        return known[1]
+
+    def _chat_wheels(self) -> list[tuple[str, bytes]]:
+        """Return the wheels that the page loads for a model that chats: names and contents."""
+        if self._wheels is None:
+            self._wheels = [pure_wheel(name) for name in CHAT]
+        return self._wheels
 
     def engine_sources(self) -> dict[str, Path]:
         """Return what goes into the engine's wheel: path in the wheel -> file."""

@@ -32,7 +32,7 @@ def violations(page: Page) -> list[str]:
     found = evaluate(
         page,
         """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
-            .map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map((node) => node.target.join(" ")).join(", ")}`)""",
+            .map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ target }) => target).join(", ")}`)""",
     )
     assert isinstance(found, list)
     return found

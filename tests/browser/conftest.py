@@ -141,7 +141,8 @@ def open_page(launch: Launch, console: Console) -> Iterator[OpenPage]:
 
     def open_one(browser: Browser | None = None, **context_options: object) -> Page:
         make: Callable[..., BrowserContext] = (launch() if browser is None else browser).new_context
-        context = make(**context_options)
+        # What it keeps for offline use is the matter of one module; it would cost every other page 60 MB.
+        context = make(**{"service_workers": "block", **context_options})
         contexts.append(context)
         context.set_default_timeout(WAIT_MS)
         context.set_default_navigation_timeout(WAIT_MS)

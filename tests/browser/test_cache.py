@@ -50,7 +50,7 @@ def hub(running_hub: Hub) -> Hub:
 @pytest.fixture(scope="module")
 def context(launch: Launch) -> Iterator[BrowserContext]:
     """One profile for all tests here; each leaves its storage empty."""
-    made = launch(webgpu=False).new_context()
+    made = launch(webgpu=False).new_context(service_workers="block")
     yield made
     made.close()
 
@@ -250,7 +250,7 @@ def test_two_tabs_at_once(page: Page, hub: Hub, context: BrowserContext, site_ur
 
 
 def test_a_full_storage_does_not_stop_a_load(launch: Launch, hub: Hub, site_url: str) -> None:
-    context = launch(webgpu=False).new_context()
+    context = launch(webgpu=False).new_context(service_workers="block")
     page = context.new_page()
     session = context.new_cdp_session(page)
     page.goto(site_url)
@@ -274,7 +274,7 @@ def test_without_storage_it_works_in_memory(launch: Launch, hub: Hub, site: Site
 
 
 def check_without_storage(launch: Launch, hub: Hub, url: str) -> None:
-    context = launch(webgpu=False).new_context()
+    context = launch(webgpu=False).new_context(service_workers="block")
     page = open_page(context, url)
     for _ in range(2):
         loaded = load(page, hub)

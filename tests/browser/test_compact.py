@@ -43,7 +43,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def page(launch: Launch, site_url: str) -> Iterator[Page]:
-    context = launch().new_context()
+    context = launch().new_context(service_workers="block")
     opened = context.new_page()
     opened.goto(site_url)
     evaluate(opened, "() => window.lm.ready", timeout_s=120)

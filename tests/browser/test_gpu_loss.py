@@ -54,7 +54,7 @@ def page(launch: Launch, site: Site, hub: Hub) -> Iterator[Page]:
     console = Console()
     # What the browser itself says about work for a device that is gone.
     console.allow("[Dd]estroyed|[Ll]ost")
-    context = launch().new_context()
+    context = launch().new_context(service_workers="block")
     made = context.new_page()
     console.watch(made)
     with serving(with_worker_prefix(site, SABOTAGE)) as url:

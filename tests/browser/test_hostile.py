@@ -93,7 +93,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def page(launch: Launch, site_url: str, hub: Hub) -> Iterator[Page]:
     console = Console()
-    context = launch(webgpu=False).new_context()
+    context = launch(webgpu=False).new_context(service_workers="block")
     made = context.new_page()
     console.watch(made)
     made.goto(f"{site_url}?model=me/tiny&hub={hub.url}")

@@ -51,7 +51,7 @@ def hub(running_hub: Hub, folder: Path) -> Hub:
 @pytest.fixture(scope="module")
 def page(launch: Launch, site_url: str) -> Iterator[Page]:
     """The real page, without WebGPU, once Python runs; one for the module, since that takes seconds."""
-    context = launch(webgpu=False).new_context()
+    context = launch(webgpu=False).new_context(service_workers="block")
     opened = context.new_page()
     opened.goto(site_url)
     evaluate(opened, "() => window.lm.ready", timeout_s=120)

@@ -25,7 +25,7 @@ CONTEXT = 512
 def story(site_url: str, launch: Launch) -> Iterator[Page]:
     """A page with the story model on NumPy, which is faster than a GPU in software."""
     console = Console()
-    context = launch().new_context()
+    context = launch().new_context(service_workers="block")
     page = context.new_page()
     console.watch(page)
     Sheet(page).open(f"{site_url}?backend=numpy").ready()

@@ -292,7 +292,14 @@ def test_the_next_token_is_shown_as_the_rules_cut_it(sheet: Sheet) -> None:
     page.get_by_text("Next token", exact=True).click()
     evaluate(
         page,
-        "() => { globalThis.looks = 0; const { logits } = lm; lm.logits = (...a) => { looks += 1; return logits.apply(lm, a); }; }",
+        """() => {
+            const logits = lm.logits.bind(lm);
+            globalThis.looks = 0;
+            lm.logits = (options) => {
+                looks += 1;
+                return logits(options);
+            };
+        }""",
     )
     sheet.text.fill("Closed, it costs nothing")
     page.wait_for_timeout(900)

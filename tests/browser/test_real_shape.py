@@ -39,7 +39,7 @@ MAX_HELD = 4 * 64_000_000
 def test_gpt2_small_loads_and_writes_without_passing_through_python(
     launch: Launch, hub: Hub, site_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    context = launch().new_context()
+    context = launch().new_context(service_workers="block")
     page = context.new_page()
     page.goto(site_url)
     # The page loads its own model at first, so Python's memory has its usual size when the big one comes.

@@ -37,7 +37,7 @@ def hub(running_hub: Hub) -> Hub:
 
 @pytest.fixture(scope="module")
 def page(launch: Launch, site_url: str) -> Iterator[Page]:
-    context = launch(webgpu=False).new_context()
+    context = launch(webgpu=False).new_context(service_workers="block")
     opened = context.new_page()
     opened.goto(site_url)
     evaluate(opened, "() => window.lm.ready", timeout_s=120)

@@ -62,7 +62,7 @@ NEXT = """async () => {
 def page(launch: Launch, site: Site) -> Iterator[Page]:
     console = Console()
     console.allow("boom|fatal|Maximum call stack")
-    context = launch(webgpu=False).new_context()
+    context = launch(webgpu=False).new_context(service_workers="block")
     made = context.new_page()
     console.watch(made)
     for script in (HURRY, REMEMBER):

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +58,11 @@ def test_the_tree_is_complete_and_nothing_else(small: Site) -> None:
         "models/story/config.json",
         "wgsl/matvec.wgsl",
         "wgsl/lib/tanh.wgsl",
+        "source/app/__init__.py",
+        "source/app/engine/__init__.py",
+        "source/app/engine/gpu/plan.py",
         "site.json",
+        "sw-files.js",
         wheel,
         "pyodide/pyodide-lock.json",
         *(f"pyodide/{file.name}" for file in FILES),
@@ -66,6 +72,27 @@ def test_the_tree_is_complete_and_nothing_else(small: Site) -> None:
         "wheel": wheel,
         "pyodide": "pyodide/",
     }
+
+
+def test_the_service_worker_learns_what_there_is_and_what_has_changed(small: Site, package: Path) -> None:
+    def told() -> dict[str, Any]:
+        script = small.files()["sw-files.js"].read_text()
+        found: dict[str, Any] = json.loads(script.removeprefix("self.SITE = ").removesuffix(";\n"))
+        return found
+
+    first = told()
+    there = {path: file for path, file in small.files().items() if file.exists()}
+    assert set(first["files"]) == set(there) - {"sw-files.js"}
+    for path, digest in first["files"].items():
+        assert digest == hashlib.sha256(there[path].read_bytes()).hexdigest()
+    assert told() == first
+    (package.parent / "static" / "index.html").write_text("<title>another</title>")
+    second = told()
+    assert second["version"] != first["version"]
+    assert [path for path in first["files"] if first["files"][path] != second["files"][path]] == ["index.html"]
+    # The worker itself is compared by the browser.
+    (package.parent / "static" / "sw.js").write_text("// worker")
+    assert told() == second
 
 
 def test_the_wheel_holds_the_engine_and_its_shaders_but_no_server(small: Site) -> None:
