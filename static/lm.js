@@ -86,6 +86,7 @@
  * @property {number} n_layer
  * @property {number} n_head
  * @property {number} n_kv_head
+ * @property {string} source the file that has the model
  * @property {{layers: number[], heads: number[], maps: Float32Array}} [attention] maps [layers, heads, n, n]
  * @property {{cells: number, cell: number, maps: Float32Array}} [overview] maps [n_layer, n_head, cells, cells]
  * @property {{norms: Float32Array, cosines: Float32Array, strip: Float32Array}} [layers] [n_layer + 1, n] twice, then

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.errors import CancelledError, OptionError
+from app.engine.models import forward
 from app.engine.ops.tap import PARTS
 from app.engine.options import MAX_TOP, Options, parse_ids, whole
 from app.engine.runner import Runner
@@ -128,7 +129,8 @@ async def inspect(
 ) -> dict[str, Any]:
     """Read a text and return what was asked for.
 
-    Always {ids, tokens, n, position, n_layer, n_head, n_kv_head}; arrays are f32, flat or of the shape given here:
+    Always {ids, tokens, n, position, n_layer, n_head, n_kv_head, source}, where source is the model's file. Arrays are
+    f32, flat or of the shape given here:
 
     - attention {layers, heads, maps [layers, heads, n, n]}: the weight of query (row) on key (column)
     - overview {cells, cell, maps [n_layer, n_head, cells, cells]}: the same for all, each cell the mean over its
@@ -188,6 +190,7 @@ async def inspect(
         "position": position,
         "n_layer": config.n_layer,
         "n_head": config.n_head,
+        "source": f"{forward(config).__module__.replace('.', '/')}.py",
         "n_kv_head": getattr(config, "n_kv_head", config.n_head),
     }
     if options.layers_of_maps:

@@ -32,6 +32,7 @@ MEDIA_TYPES = {
     ".mjs": "text/javascript",
     ".png": "image/png",
     ".svg": "image/svg+xml",
+    ".py": "text/x-python",
     ".txt": "text/plain",
     ".wasm": "application/wasm",
     ".webmanifest": "application/manifest+json",

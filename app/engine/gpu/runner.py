@@ -209,7 +209,8 @@ class GpuRunner:
             total = await self.device.arrival(timed)
             return float(total) / repeats
 
-        return await run(max(1, min(100, int(_TIMED_MS / max(await run(1), 0.05)))))
+        once = await run(1)
+        return once if once > _TIMED_MS else await run(max(1, min(100, int(_TIMED_MS / max(once, 0.05)))))
 
     def can_sample(self, rules: Rules, top: int) -> bool:
         """See `SamplingRunner.can_sample`."""
@@ -314,7 +315,8 @@ class GpuRunner:
         plan, rows = (prefill, min(len(ids), prefill.rows)) if tiled else (decode, 1)
         times = len(ids) / rows
         names = [describe(dispatch) for dispatch in plan.dispatches]
-        by_name = await by_kernel(plan.js, names, rows, rows)
+        by_name = await by_kernel(plan.js, names, rows, rows) if tiled else kernels.copy()
+        by_name.pop("sample", None)
         prefill_ms = times * await self._time([plan.js], 0, 1 << 20, rows, rows)
         self.rewind(0)
         return {

@@ -1,0 +1,78 @@
+// @ts-check
+/** A text as a row of tokens that can be pointed at, tinted by numbers. */
+
+import { h, quoted, roving, visible } from "./dom.js";
+import { tint } from "./colours.js";
+
+export class TokenText {
+  /** @type {HTMLElement[]} */
+  #items = [];
+  /** @type {{id: number, text: string}[]} */
+  tokens = [];
+
+  /**
+   * @param {string} label @param {(index: number) => void} onPoint by pointer or focus
+   * @param {(index: number) => void} [onPick] by a click or Enter
+   */
+  constructor(label, onPoint, onPick = onPoint) {
+    this.element = h("div", { class: "in-tokens", role: "group", "aria-label": label });
+    roving(this.element, "button", (at, _, key) =>
+      key === "ArrowRight" || key === "ArrowDown" ? at + 1 : key === "ArrowLeft" || key === "ArrowUp" ? at - 1 : null);
+    const indexOf = (/** @type {Event} */ event) =>
+      this.#items.indexOf(/** @type {HTMLElement} */ (/** @type {HTMLElement} */ (event.target).closest("button")));
+    for (const name of ["pointerover", "focusin"]) {
+      this.element.addEventListener(name, (event) => {
+        const at = indexOf(event);
+        if (at >= 0) onPoint(at);
+      });
+    }
+    this.element.addEventListener("click", (event) => {
+      const at = indexOf(event);
+      if (at >= 0) onPick(at);
+    });
+  }
+
+  /** @param {{id: number, text: string}[]} tokens @param {number} promptLength */
+  set(tokens, promptLength) {
+    const same = this.tokens.every((token, i) => token.id === tokens[i]?.id);
+    if (!same || !this.tokens.length) this.clear();
+    for (let i = this.tokens.length; i < tokens.length; i++) {
+      const { text, id } = tokens[i];
+      const item = h("button", { type: "button", class: "in-token", tabindex: i ? -1 : 0 }, text.trim() ? text.replace(/\n/g, "↵") : visible(text));
+      item.title = `Token ${i + 1}: ${quoted(text)}, id ${id}`;
+      if (i >= promptLength) item.dataset.written = "";
+      this.#items.push(item);
+      this.element.append(item);
+      if (/\n/.test(text)) this.element.append(h("br"));
+    }
+    this.tokens = tokens;
+  }
+
+  clear() {
+    this.element.replaceChildren();
+    this.#items = [];
+    this.tokens = [];
+  }
+
+  /**
+   * Tint by shares; tokens past `shares` fade. @param {ArrayLike<number>|null} shares @param {number} current the one they belong to
+   */
+  tint(shares, current) {
+    this.#items.forEach((item, i) => {
+      item.toggleAttribute("data-current", i === current);
+      item.toggleAttribute("data-later", shares !== null && i >= shares.length);
+      if (shares === null || i >= shares.length) {
+        item.removeAttribute("style");
+        return;
+      }
+      const { background, ink } = tint(shares[i]);
+      item.style.background = background;
+      item.style.color = ink;
+    });
+  }
+
+  /** @param {number} index */
+  reveal(index) {
+    this.#items[index]?.scrollIntoView({ block: "nearest" });
+  }
+}
