@@ -18,6 +18,7 @@
  * @property {string} [token] access token for gated and private repositories; only the hub's own origin gets to see it
  * @property {File[]} [files] of a folder with a model, picked or dropped, instead of `model`; read from the disk as needed
  * @property {"auto"|"webgpu"|"numpy"} [backend]
+ * @property {number} [context] positions that the model's memory of a text holds; by default all that it knows, up to 4,096
  * @property {string} [tuning] of the kernels: "auto" tries a few and remembers the best, "default", or "name=number, …"
  * @property {"adapter"|"default"} [limits] which WebGPU limits to work within
  * @property {"auto"|"off"} [cache] whether to keep what is downloaded, and to use what is kept

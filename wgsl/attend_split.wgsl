@@ -3,7 +3,8 @@
 // then the weighted sum of values. The next kernel combines them (online softmax, Milakov & Gimelshein 2018).
 //
 // q [N_HEAD, D_PAD], kv [2, N_KV_HEAD, N_CTX, D_PAD], out [splits, N_HEAD, D_PAD + 4].
-// Grid: N_HEAD over x, ceil(length / SPLIT) over y: the cost follows the true length.
+// Grid: N_HEAD over x, ceil(length / SPLIT) over y: the cost follows the true length. WINDOW > 0: only the last so many
+// positions count; a split before them does next to nothing.
 // WG threads, a multiple of SPLIT: WG / SPLIT of them share a key, and D_PAD / 4 of them a value, so that every load is
 // one of a few in a row and nobody walks alone through 64 positions.
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
@@ -33,7 +34,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
   let kv_head = head / (N_HEAD / N_KV_HEAD);
   let start = workgroup.y * SPLIT;
   let length = step.position + step.n;
-  let here = min(length - min(start, length), SPLIT); // positions in this split
+  let before = select(0u, length - min(length, WINDOW), WINDOW > 0u); // positions out of sight
+  let hidden = min(before - min(before, start), SPLIT); // of them in this split
+  let here = select(min(length - min(start, length), SPLIT), 0u, hidden == SPLIT); // positions in this split
   let keys = (kv_head * N_CTX + start) * D4;
   let key = min(t / SHARE, max(here, 1u) - 1u); // clamped: the loads then need no branch
   var product = vec4f(0.0);
@@ -47,7 +50,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
     for (var i = 0u; i < SHARE; i++) {
       score += products[t * SHARE + i];
     }
-    scores[t] = select(-3.0e38, SCALE * score, t < here);
+    scores[t] = select(-3.0e38, SCALE * score, t >= hidden && t < here);
   }
   workgroupBarrier();
   var highest = -3.0e38;
@@ -56,7 +59,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
   }
   workgroupBarrier();
   if (t < SPLIT) {
-    scores[t] = select(0.0, exp(scores[t] - highest), t < here);
+    scores[t] = select(0.0, exp(scores[t] - highest), t >= hidden && t < here);
   }
   workgroupBarrier();
   let base = (workgroup.y * N_HEAD + head) * (D4 + 1u);

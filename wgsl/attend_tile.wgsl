@@ -2,7 +2,8 @@
 //
 // q [n, N_HEAD, D_PAD], kv [2, N_KV_HEAD, N_CTX, D_PAD], out [n, STRIDE], heads side by side, padding set to 0.
 // A workgroup takes one head and QUERIES tokens, and walks over the cache in tiles of KEYS positions, up to its last
-// token's own. 16 threads share a query. Grid: N_HEAD over x, ceil(n / QUERIES) over y.
+// token's own; with WINDOW > 0 a token sees only so many, itself included, and the walk begins where the first one's
+// begin. 16 threads share a query. Grid: N_HEAD over x, ceil(n / QUERIES) over y.
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 @group(0) @binding(4) var<storage, read> kv: array<vec4f>;
@@ -26,6 +27,11 @@ fn q4(token: u32, head: u32, i: u32) -> vec4f {
   return select(vec4f(0.0), v, vec4u(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u) < vec4u(D));
 }
 
+// Of the positions up to a token's own, how many lie before its window.
+fn out_of_sight(visible: u32) -> u32 {
+  return select(0u, visible - min(visible, WINDOW), WINDOW > 0u);
+}
+
 @compute @workgroup_size(SHARE, QUERIES)
 fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) thread: vec3u) {
   let head = workgroup.x;
@@ -33,13 +39,15 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) t
   let token = workgroup.y * QUERIES + thread.y;
   let query = min(token, step.n - 1u);
   let visible = step.position + query + 1u; // positions that this token may see
+  let before = out_of_sight(visible);
+  let begin = out_of_sight(step.position + workgroup.y * QUERIES + 1u) / KEYS * KEYS;
   let end = step.position + min((workgroup.y + 1u) * QUERIES, step.n); // and the last one of the workgroup
   let keys = kv_head * N_CTX * D4;
   let values = (N_KV_HEAD + kv_head) * N_CTX * D4;
   var highest = -3.0e38;
   var total = 0.0;
   var sums: array<vec4f, MINE>;
-  for (var start = 0u; start < end; start += KEYS) {
+  for (var start = begin; start < end; start += KEYS) {
     // The tile's keys go to workgroup memory once, SLICE vectors at a time, for all of its queries.
     var products: array<vec4f, KEYS / SHARE>;
     for (var m = 0u; m < KEYS / SHARE; m++) {
@@ -62,7 +70,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) t
     for (var m = 0u; m < KEYS / SHARE; m++) {
       let j = thread.x + m * SHARE;
       let score = SCALE * (products[m].x + products[m].y + products[m].z + products[m].w);
-      scores[thread.y * KEYS + j] = select(-3.0e38, score, start + j < visible);
+      scores[thread.y * KEYS + j] = select(-3.0e38, score, start + j >= before && start + j < visible);
     }
     workgroupBarrier();
     var tile_highest = highest;
@@ -79,7 +87,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) t
     // Each thread takes the exponentials of its own keys; past what the query may see they are 0.
     for (var j = thread.x; j < KEYS; j += SHARE) {
       let place = thread.y * KEYS + j;
-      scores[place] = select(0.0, exp(scores[place] - highest), start + j < visible);
+      let seen = start + j >= before && start + j < visible;
+      scores[place] = select(0.0, exp(scores[place] - highest), seen);
     }
     workgroupBarrier();
     let here = min(KEYS, end - start);

@@ -1,4 +1,4 @@
-// out [n, STRIDE] = wte[id] + wpe[position]: the token's embedding plus that of its place in the text.
+// out [n, STRIDE] = wte[id] + wpe[position]: the token's embedding plus, if POSITIONS, that of its place in the text.
 //
 // ids [n], wte [N, K] in any precision, wpe [N_CTX, K] in f32; K_TRUE features, padded to K, a multiple of 32, by zeros.
 // Grid: 1 over x, n over y. A table larger than a binding is split by rows: this dispatch knows rows
@@ -19,7 +19,10 @@ fn main(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index
     return;
   }
   for (var i = t; i < K / 4u; i += WG) {
-    let v = weight4((id - ROW_BASE) * (K / 4u) + i) + x4((step.position + token) * (K / 4u) + i);
+    var v = weight4((id - ROW_BASE) * (K / 4u) + i);
+    if (POSITIONS) {
+      v += x4((step.position + token) * (K / 4u) + i);
+    }
     // q4 has no exact zero, so that a table's padding may not be any.
     let inside = vec4u(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u) < vec4u(K_TRUE);
     out[token * (K / 4u) + i] = select(vec4f(0.0), v, inside);

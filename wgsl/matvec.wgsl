@@ -1,13 +1,15 @@
 // A linear layer for one token: out = epilogue(W·prologue(x)).
 //
-// x [K], W [N, K] with K padded to a multiple of 32 by zeros, out [OUT_STRIDE] with its padding set to 0.
-// LANES threads share a row and read it in 16-byte chunks; a workgroup of WG threads takes WG / LANES rows at once,
-// REPEAT times. Grid: ceil(ROWS / (WG / LANES · REPEAT)) workgroups over x, then y. Rows [ROW_BASE, ROW_BASE + ROWS) of the output; the weights
-// bound here start at ROW_BASE and hold PART rows (a matrix larger than a binding is split by rows).
+// x [K], W [N, K] with K padded to a multiple of 32 by zeros. What is stored where is the epilogue's business: its items
+// are rows, or pairs of rows (SUMS is 2) that it needs at once. LANES threads share an item and read it in 16-byte
+// chunks; a workgroup of WG threads takes WG / LANES items at once, REPEAT times.
+// Grid: ceil(ROWS / (WG / LANES · REPEAT)) workgroups over x, then y. Items [ROW_BASE, ROW_BASE + ROWS); the weights
+// bound here start at ROW_BASE and hold PART rows (a matrix larger than a binding is split by rows, but not pairs).
 //
 // PROLOGUE 0: x as it is.
 // PROLOGUE 1: layer norm of x [K_TRUE features], recomputed by each workgroup: cheaper than a dispatch of its own.
 // PROLOGUE 2: x is attend_split's partial results [splits, N_HEAD, D_PAD + 4]; they are combined on the way in.
+// PROLOGUE 3: RMS norm of x, else as 1.
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(5) var<storage, read> norm: array<vec4f>; // weight, then bias NORM_STRIDE later
 
@@ -55,6 +57,29 @@ fn norm_prologue(t: u32) {
   workgroupBarrier();
 }
 
+fn rms_norm_prologue(t: u32) {
+  let base = select(0u, (step.n - 1u) * (K / 4u), LAST);
+  var v: array<vec4f, SHARE>;
+  var w: array<vec4f, SHARE>;
+  for (var j = 0u; j < SHARE; j++) {
+    let i = min(t + j * WG, K / 4u - 1u);
+    v[j] = x[base + i];
+    w[j] = norm[i];
+  }
+  var squares = 0.0;
+  for (var j = 0u; j < SHARE; j++) {
+    squares += select(0.0, dot(v[j], v[j]), t + j * WG < K / 4u); // x's padding is zero
+  }
+  let scale = inverseSqrt(sum_workgroup(vec2f(squares, 0.0), t).x / f32(K_TRUE) + EPSILON);
+  for (var j = 0u; j < SHARE; j++) {
+    let i = t + j * WG;
+    if (i < K / 4u) {
+      staged[i] = v[j] * scale * w[j];
+    }
+  }
+  workgroupBarrier();
+}
+
 fn combine_prologue(t: u32) {
   let splits = (step.position + step.n + SPLIT - 1u) / SPLIT;
   let stride = D_PAD / 4u + 1u;
@@ -81,43 +106,68 @@ fn combine_prologue(t: u32) {
   workgroupBarrier();
 }
 
+// Where the rows of an item begin, in chunks.
+fn starts(item: u32) -> vec2u {
+  return min(rows_of(ROW_BASE + item) - ROW_BASE, vec2u(PART - 1u)) * (K / CHUNK);
+}
+
+fn dots(a: Chunk, b: Chunk, c: u32) -> vec2f {
+  let i = c * (CHUNK / 4u);
+  if (SUMS == 1u) {
+    return vec2f(dot_chunk(a, i), 0.0);
+  }
+  return vec2f(dot_chunk(a, i), dot_chunk(b, i));
+}
+
 @compute @workgroup_size(WG)
 fn main(
   @builtin(workgroup_id) workgroup: vec3u,
   @builtin(num_workgroups) grid: vec3u,
   @builtin(local_invocation_index) t: u32,
 ) {
-  // Rows are clamped, not skipped: reductions need every thread.
-  let row0 = (workgroup.y * grid.x + workgroup.x) * (WG / LANES * REPEAT) + t / LANES;
-  // The first row's weights are on their way while the prologue waits for its own loads and barriers.
-  var early: array<Chunk, max(EARLY, 1u)>;
+  // Items are clamped, not skipped: reductions need every thread.
+  let item0 = (workgroup.y * grid.x + workgroup.x) * (WG / LANES * REPEAT) + t / LANES;
+  // The first item's weights are on their way while the prologue waits for its own loads and barriers.
+  var early: array<Chunk, max(EARLY * SUMS, 1u)>;
+  let first0 = starts(item0);
   for (var j = 0u; j < EARLY; j++) {
-    early[j] = load_chunk(min(row0, PART - 1u) * (K / CHUNK) + min(t % LANES + j * LANES, K / CHUNK - 1u));
+    let c = min(t % LANES + j * LANES, K / CHUNK - 1u);
+    early[j * SUMS] = load_chunk(first0.x + c);
+    if (SUMS == 2u) {
+      early[j * SUMS + 1u] = load_chunk(first0.y + c);
+    }
   }
   if (PROLOGUE == 1u) {
     norm_prologue(t);
   } else if (PROLOGUE == 2u) {
     combine_prologue(t);
+  } else if (PROLOGUE == 3u) {
+    rms_norm_prologue(t);
   }
   for (var r = 0u; r < REPEAT; r++) {
-    let row = row0 + r * (WG / LANES);
-    let first = min(row, PART - 1u) * (K / CHUNK);
-    let added = addends(0u, ROW_BASE + row);
-    var sum = 0.0;
+    let item = item0 + r * (WG / LANES);
+    let first = starts(item);
+    let added = addends(0u, ROW_BASE + item);
+    var sums = vec2f(0.0);
     if (r == 0u) {
       for (var j = 0u; j < EARLY; j++) {
         let c = t % LANES + j * LANES;
         if (c < K / CHUNK) {
-          sum += dot_chunk(early[j], c * (CHUNK / 4u));
+          sums += dots(early[j * SUMS], early[j * SUMS + SUMS - 1u], c);
         }
       }
     }
     for (var c = t % LANES + select(0u, EARLY * LANES, r == 0u); c < K / CHUNK; c += LANES) {
-      sum += dot_chunk(load_chunk(first + c), c * (CHUNK / 4u));
+      let a = load_chunk(first.x + c);
+      var b = a;
+      if (SUMS == 2u) {
+        b = load_chunk(first.y + c);
+      }
+      sums += dots(a, b, c);
     }
-    sum = sum_row(sum, t);
-    if (t % LANES == 0u && row < ROWS) {
-      store(0u, ROW_BASE + row, sum, added);
+    sums = sum_lanes(sums, t);
+    if (t % LANES == 0u && item < ROWS) {
+      store(0u, ROW_BASE + item, sums, added);
     }
   }
 }

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from app.engine.context import cache_context
 from app.engine.errors import GpuUnavailableError, UnsupportedModelError
 from app.engine.models import weight_specs
 from app.engine.models.config import Config
@@ -33,6 +34,8 @@ class Backend(Protocol):
     name: str
     tuned: dict[str, Any] | None
     """Kernel parameters and where they come from (`gpu.tune.report`); None without kernels."""
+    context: int | None
+    """The option of that name for the next `make`: positions of the caches; None: see `context.cache_context`."""
     prefill_chunk: int | None
     """Tokens of a prompt to read between two looks at whether to stop; None: all at once."""
     peak: int | None
@@ -58,6 +61,7 @@ class NumpyBackend:
 
     name = "numpy"
     tuned: dict[str, Any] | None = None
+    context: int | None = None
     # A chunk of the story model is half a second in wasm.
     prefill_chunk: int | None = 16
     peak: int | None = None
@@ -87,9 +91,10 @@ class NumpyBackend:
         _kept: Mixed | None = None,
     ) -> Runner:
         """See `Backend.make`."""
+        context = cache_context(config, self.context)
         sink = NumpySink(config)
         await fill(sink)
-        return EagerRunner(config, sink.params)
+        return EagerRunner(config, sink.params, context=context)
 
 
 class WebGpuBackend:
@@ -105,6 +110,7 @@ class WebGpuBackend:
         self.prefill_chunk: int | None = 8 if device.info()["architecture"] == "swiftshader" else 256
         self.tuning = "auto"
         """The option of that name for the next `make`."""
+        self.context: int | None = None
         self.tuned: dict[str, Any] | None = None
         """What came of it."""
         self.peak: int | None = None
@@ -138,13 +144,16 @@ class WebGpuBackend:
         base = self.device.tuning()
         tuning = base if self.tuning in ("auto", "default") else parse_tuning(self.tuning, base)
         self.tuned = report("default" if tuning == base else "given", tuning, {})
+        context = cache_context(config, self.context, max_binding=self.device.max_binding)
         self.device.buffers.forget_peak()
         sink = GpuSink(self.device, weight_specs(config), precision=precision, kept=kept, max_piece=PIECE_BYTES)
         making: asyncio.Task[GpuRunner] | None = None
         try:
             await sink.prepare()
             # The buffers are there, only empty: kernels compile and are bound while the weights arrive.
-            making = asyncio.ensure_future(GpuRunner.create(self.device, config, sink.weights, tuning=tuning))
+            making = asyncio.ensure_future(
+                GpuRunner.create(self.device, config, sink.weights, tuning=tuning, context=context)
+            )
             await fill(sink)
             await sink.finish()
             if not making.done():

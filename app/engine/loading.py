@@ -169,6 +169,7 @@ class Loader:
                 held = await stream(checkpoint, specs, sink, source=files, on_progress=progress)
 
             compiling = partial(self._status, "compiling", "Compiling kernels")
+            backend.context = options.context
             runner = await backend.make(config, precision, fill, compiling, mix)
         except ChangedError:
             if kept is not None:

@@ -69,6 +69,8 @@ class LoadOptions:
     cache: str = "auto"
     tuning: str = "auto"
     """Kernel parameters: "auto" tries a few and remembers the best, "default", or "name=number, ..." (`gpu.tune`)."""
+    context: int | None = None
+    """Positions that the caches hold; None: what the model knows, but no gigabytes (`context.cache_context`)."""
     token: str | None = field(default=None, repr=False)
     """For gated and private repositories. Goes nowhere but into requests to the hub's own origin."""
     files: Transport | None = None
@@ -97,6 +99,9 @@ def parse_load_options(raw: object) -> LoadOptions:
         if name == "files":
             if not callable(getattr(value, "get", None)) or isinstance(value, Mapping):
                 raise OptionError("files must be the files of a folder, with config.json among them.")
+            continue
+        if name == "context":
+            whole(name, value, 1, MAX_CONTEXT)
             continue
         if not isinstance(value, str):
             raise OptionError(f"{name} must be a string, not {'that' if name == 'token' else _shown(value)}.")

@@ -15,9 +15,9 @@ fn reduce_group(v: vec2f, t: u32, lanes: u32) -> vec2f {
   return reduce_slots[t - t % lanes];
 }
 
-// The sum over the LANES threads that share t's row.
-fn sum_row(v: f32, t: u32) -> f32 {
-  return reduce_group(vec2f(v, 0.0), t, LANES).x;
+// The sums over the LANES threads that share t's row.
+fn sum_lanes(v: vec2f, t: u32) -> vec2f {
+  return reduce_group(v, t, LANES);
 }
 
 // The sums over the whole workgroup.

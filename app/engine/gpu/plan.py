@@ -26,13 +26,14 @@ from app.engine.ops.record import Cache, Graph, Tensor, Weight, last_uses, padde
 
 @dataclass(frozen=True)
 class Fixed:
-    """Buffers that plans share: the step's numbers, the token ids, the caches, the logits, and two that stand for
-    nothing."""
+    """Buffers that plans share: the step's numbers, the token ids, the caches, the logits, the angles by which heads
+    are turned at each position, and two that stand for nothing."""
 
     step: Buffer
     ids: Buffer
     caches: list[Buffer]
     logits: Buffer
+    angles: Buffer
     unread: Buffer
     unwritten: Buffer
 
@@ -104,6 +105,8 @@ class Plan:
         buffer: Buffer
         if slot == "step":
             buffer = fixed.step
+        elif slot == "angles":
+            buffer = fixed.angles
         elif slot == "none":
             writes = dispatch.kernel.bindings()[name].type == "storage"
             buffer = fixed.unwritten if writes else fixed.unread
@@ -131,7 +134,7 @@ class Plan:
         rows = 1 if tensor.single else self.rows
         heads = config.n_head * head_dim_padded(config.head_dim)
         if tensor.layout == "splits":
-            splits = -(-config.n_ctx // self.tuning.split)
+            splits = -(-self.graph.context // self.tuning.split)
             return 4 * splits * (heads + 4 * config.n_head)
         return 4 * rows * (heads if tensor.layout == "heads" else padded(tensor.width))
 

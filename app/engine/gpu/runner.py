@@ -21,8 +21,9 @@ from app.engine.gpu.select import Tuning, cache_floats, describe
 from app.engine.gpu.tune import can_tune, tuned
 from app.engine.gpu.tune import report as tuning_report
 from app.engine.gpu.weights import GpuWeights
-from app.engine.models import forward, nest, weight_specs
+from app.engine.models import family_of, forward, nest, weight_specs
 from app.engine.models.config import Config
+from app.engine.models.rope import angle_table
 from app.engine.ops.fuse import RULES, FuseLimits, fuse
 from app.engine.ops.record import Graph, Model, Weight, padded, record
 from app.engine.sampling import Rules
@@ -41,11 +42,11 @@ _TIMED_MS = 20.0
 class GpuRunner:
     """See `SamplingRunner`. Made by `create`."""
 
-    def __init__(self, device: Device, config: Config, weights: GpuWeights, fixed: Fixed) -> None:
+    def __init__(self, device: Device, config: Config, weights: GpuWeights, fixed: Fixed, context: int) -> None:
         self.device = device
         self.config = config
         self.weights = weights
-        self.n_ctx = config.n_ctx
+        self.n_ctx = context
         self.n_vocab = config.n_vocab
         self.tokens: list[int] = []
         self._fixed = fixed
@@ -69,24 +70,29 @@ class GpuRunner:
         rules: Collection[str] = tuple(RULES),
         tuning: Tuning | None = None,
         chunk: int = CHUNK,
+        context: int | None = None,
     ) -> "GpuRunner":
         """Allocate caches, record, fuse, compile and bind both plans. Raises GpuError; then nothing stays allocated.
 
-        `rules` are the fusions to use, `tuning` overrides the adapter's.
+        `rules` are the fusions to use, `tuning` overrides the adapter's. `context`: positions of the caches, by default
+        all that the model knows.
         """
         tuning = tuning or device.tuning()
-        chunk = min(chunk, config.n_ctx)
+        context = config.n_ctx if context is None else context
+        chunk = min(chunk, context)
         create = device.buffers.create
         device.push_memory_scope()
         fixed = Fixed(
             step=create(32, "activations", UNIFORM | STORAGE | COPY_DST),
             ids=create(4 * chunk, "activations"),
-            caches=[create(4 * cache_floats(config), "cache") for _ in range(config.n_layer)],
+            caches=[create(4 * cache_floats(config, context), "cache") for _ in range(config.n_layer)],
             logits=create(4 * padded(config.n_vocab), "activations"),
+            angles=create(0 if config.rope is None else 4 * config.rope.width * context, "activations"),
             unread=create(16, "activations"),
             unwritten=create(16, "activations"),
         )
-        runner = cls(device, config, weights, fixed)
+        runner = cls(device, config, weights, fixed, context)
+        runner._write_angles()
         runner._prefill_from = tuning.prefill_from
         runner._rules = tuple(rules)
         try:
@@ -98,7 +104,7 @@ class GpuRunner:
                 logits=fixed.logits,
                 ids=fixed.ids,
                 step=fixed.step,
-                ring=max(MAX_AHEAD, config.n_ctx),
+                ring=max(MAX_AHEAD, context),
             )
         except BaseException:
             await device.js.popErrorScope()
@@ -110,6 +116,12 @@ class GpuRunner:
             runner.free()
             raise
         return runner
+
+    def _write_angles(self) -> None:
+        if self.config.rope is not None:
+            for first in range(0, self.n_ctx, CHUNK):
+                table = angle_table(self.config.rope, first, min(first + CHUNK, self.n_ctx))
+                self.device.write(self._fixed.angles, table, first * 4 * self.config.rope.width)
 
     @property
     def length(self) -> int:
@@ -139,9 +151,17 @@ class GpuRunner:
         return np.frombuffer(await self.device.read(self._fixed.logits, 4 * self.n_vocab), np.float32)
 
     async def _plan(self, rows: int, *, single: bool, tuning: Tuning) -> Plan:
-        limits = FuseLimits(self.device.limits["maxComputeWorkgroupStorageSize"])
-        graph = fuse(_graph(self.config, single=single), rules=self._rules, limits=limits)
+        graph = fuse(self._graph(single=single), rules=self._rules, limits=self._limits())
         return await Plan.create(self.device, graph, weights=self.weights, fixed=self._fixed, rows=rows, tuning=tuning)
+
+    def _graph(self, *, single: bool, wrap: Callable[[Model], Model] = lambda model: model) -> Graph:
+        specs = merged(weight_specs(self.config))
+        params = nest({spec.name: Weight(spec.name, spec.out_shape) for spec in specs})
+        return record(wrap(forward(self.config)), params, self.config, single=single, context=self.n_ctx)
+
+    def _limits(self) -> FuseLimits:
+        in_parts = [name for name, layout in self.weights.layouts.items() if len(layout.parts) > 1]
+        return FuseLimits(self.device.limits["maxComputeWorkgroupStorageSize"], in_parts)
 
     async def make_plan(
         self,
@@ -153,9 +173,9 @@ class GpuRunner:
         keep: Callable[[Graph], None],
     ) -> Plan:
         """Make a plan for looking into the model: `wrap` sees the model run, `keep` says what of its graph to keep."""
-        graph = _graph(self.config, single=single, wrap=wrap)
+        graph = self._graph(single=single, wrap=wrap)
         keep(graph)
-        fuse(graph, limits=FuseLimits(self.device.limits["maxComputeWorkgroupStorageSize"]))
+        fuse(graph, limits=self._limits())
         tuning, weights = self._plans["decode"].tuning, self.weights
         return await Plan.create(
             self.device, graph, weights=weights, fixed=fixed, rows=rows, tuning=tuning, purpose="inspection"
@@ -199,7 +219,11 @@ class GpuRunner:
 
     def _weight_bytes(self) -> int:
         """Bytes of weights that a token reads."""
-        return sum(layout.nbytes for name, layout in self.weights.layouts.items() if name != "wpe.weight")
+        # Of tables, and of embeddings that are not the head too, it reads a row.
+        looked_up = {spec.name for spec in weight_specs(self.config) if spec.kind == "table"}
+        if not self.config.tied:
+            looked_up.add(f"{family_of(self.config).embedding}.weight")
+        return sum(layout.nbytes for name, layout in self.weights.layouts.items() if name not in looked_up)
 
     async def _time(self, plans: list[Any], first: int, stop: int, rows: int, length: int) -> float:
         """GPU milliseconds of the dispatches [first, stop) of some plans, repeated for as long as it takes to tell."""
@@ -356,9 +380,7 @@ class GpuRunner:
 
     def _fixed_buffers(self) -> list[Buffer]:
         fixed = self._fixed
-        return [fixed.step, fixed.ids, *fixed.caches, fixed.logits, fixed.unread, fixed.unwritten]
-
-
-def _graph(config: Config, *, single: bool, wrap: Callable[[Model], Model] = lambda model: model) -> Graph:
-    params = nest({spec.name: Weight(spec.name, spec.out_shape) for spec in merged(weight_specs(config))})
-    return record(wrap(forward(config)), params, config, single=single)
+        return [
+            *(fixed.step, fixed.ids, *fixed.caches, fixed.logits, fixed.angles),
+            *(fixed.unread, fixed.unwritten),
+        ]

@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 from app.engine.gpu.kernels import Constant, Kernel, kernel
 from app.engine.gpu.layout import BITS, VECTOR_ALIGN, MatrixLayout
+from app.engine.models.config import Config
+from app.engine.models.rope import Rope
 from app.engine.ops.record import Cache, Graph, Node, Tensor, Weight, padded
 
 ACTIVATION_NUMBERS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4}
-_PROLOGUE_NUMBERS = {None: 0, "norm": 1, "combine": 2}
+_PROLOGUE_NUMBERS = {None: 0, "layer_norm": 1, "combine": 2, "rms_norm": 3}
 
 
 _EARLY_CHUNKS = 4
@@ -85,8 +87,9 @@ class Vectors:
     last: str
 
 
-Slot = Tensor | Cache | WeightPart | WeightScales | Vectors | Weight | Literal["step", "none"]
-"""What a binding is given: an activation, a layer's cache, weights, the step's numbers, or a buffer nobody reads."""
+Slot = Tensor | Cache | WeightPart | WeightScales | Vectors | Weight | Literal["step", "angles", "none"]
+"""What a binding is given: an activation, a layer's cache, weights, the step's numbers, the angles of rotary positions,
+or a buffer nobody reads."""
 
 
 @dataclass
@@ -124,12 +127,12 @@ class Selector:
         return ("enable_subgroups", "reduce_subgroup"), constants
 
     def _embed(self, _: Graph, node: Node) -> Iterator[Dispatch]:
-        wte, wpe = node.inputs["wte"], node.inputs["wpe"]
+        wte, wpe = node.inputs["wte"], node.inputs.get("wpe", "none")
         assert isinstance(wte, Weight)
         layout = self.matrices[wte.name]
         for index, part in enumerate(layout.parts):
             pieces = ("step", f"weights_{layout.precision}")
-            shape: dict[str, Constant] = {"K": layout.k, "K_TRUE": layout.columns}
+            shape: dict[str, Constant] = {"K": layout.k, "K_TRUE": layout.columns, "POSITIONS": wpe != "none"}
             k = kernel("embed", *pieces, WG=64, **shape, ROW_BASE=part.first, PART=part.rows)
             bindings: dict[str, Slot] = {"ids": _slot(node.inputs["ids"]), "out": node.out, "wpe": _slot(wpe)}
             yield Dispatch(k, {**bindings, **_part(layout, wte.name, index)}, (1, PerRow()), node)
@@ -138,53 +141,62 @@ class Selector:
         width = node.out.width
         pieces, constants = self._reduce(128, 128)
         k = kernel(
-            "layer_norm",
+            node.op,
             *_enable_first("step", *pieces),
             **constants,
             **_norm_constants(width, node.attrs),
             K=padded(width),
         )
-        norm = _norm_slot(node.inputs["weight"], node.inputs["bias"])
+        norm = _vectors(node, "weight", "bias")
         yield Dispatch(k, {"x": _slot(node.inputs["x"]), "out": node.out, "norm": norm}, (1, _rows(node.out)), node)
 
+    _rms_norm = _layer_norm
+
     def _linear(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
-        weight, attrs, inputs = node.inputs["weight"], node.attrs, node.inputs
-        assert isinstance(weight, Weight)
+        weight, inputs = weight_of(node), node.inputs
         layout = self.matrices[weight.name]
-        qkv = node.op == "linear_qkv"
-        single = node.out.single
-        bindings: dict[str, Slot] = {
-            "x": _slot(inputs["x"]),
-            "out": node.out,
-            "bias": _norm_slot(inputs["bias"], inputs["bias"]) if "bias" in inputs else "none",
-            "residual": _slot(inputs["residual"]) if "residual" in inputs else "none",
-            "kv": _slot(inputs["kv"]) if qkv else "none",
-        }
+        bindings: dict[str, Slot] = {"x": _slot(inputs["x"]), "out": node.out, "bias": _vectors(node, "bias")}
         constants: dict[str, Constant] = {
             **_head_constants(graph),
             "K": layout.k,
             "N": layout.rows,
-            "OUT_STRIDE": padded(layout.rows),
+            "OUT_STRIDE": padded(node.out.width),
             "BIAS": "bias" in inputs,
-            "RESIDUAL": "residual" in inputs,
-            "QKV": qkv,
-            "ACTIVATION": ACTIVATION_NUMBERS[attrs.get("activation")],
+            "ACTIVATION": ACTIVATION_NUMBERS[node.attrs.get("activation")],
         }
-        pieces: tuple[str, ...] = ("step", f"weights_{layout.precision}", "activation", "epilogue")
+        paired = False
+        if node.op == "linear_qkv":
+            constants |= _rope_constants(node)
+            bindings |= {"kv": _slot(inputs["kv"]), "angles": "angles" if "rope" in node.attrs else "none"}
+            paired = "rope" in node.attrs
+            end: tuple[str, ...] = ("heads", "epilogue_heads")
+            items = layout.rows // (2 if paired else 1)
+        elif node.op == "linear_gated":
+            constants["N"] = node.out.width
+            paired = True
+            end = ("activation", "epilogue_gated")
+            items = padded(node.out.width)
+        else:
+            constants["RESIDUAL"] = "residual" in inputs
+            bindings["residual"] = _slot(inputs.get("residual", "none"))
+            end = ("activation", "epilogue")
+            items = padded(layout.rows)
+        assert not paired or len(layout.parts) == 1, f"{weight.name} is in parts"
+        pieces = ("step", f"weights_{layout.precision}", *end)
         for index, part in enumerate(layout.parts):
             # The last part also writes the output's padding.
             is_last = index == len(layout.parts) - 1
-            rows = padded(layout.rows) - part.first if is_last and not qkv else part.rows
+            count = items - part.first if is_last else part.rows
             mine: dict[str, Slot] = {**bindings, **_part(layout, weight.name, index)}
-            shared = {**constants, "ROW_BASE": part.first, "ROWS": rows, "PART": part.rows}
-            if single:
-                yield self._matvec(node, pieces, shared, mine, rows)
+            shared = {**constants, "ROW_BASE": part.first, "ROWS": count, "PART": part.rows}
+            if node.out.single:
+                yield self._matvec(node, pieces, shared, mine, count, paired=paired)
             else:
                 tile = self.tuning.tile
-                grid = (-(-rows // tile), PerRow(tile))
+                grid = (-(-count * (2 if paired else 1) // tile), PerRow(tile))
                 yield Dispatch(kernel("matmul", *pieces, **shared, TILE=tile, SIDE=self.tuning.side), mine, grid, node)
 
-    _linear_qkv = _linear
+    _linear_qkv = _linear_gated = _linear
 
     def _matvec(
         self,
@@ -192,7 +204,9 @@ class Selector:
         pieces: tuple[str, ...],
         constants: dict[str, Constant],
         bindings: dict[str, Slot],
-        rows: int,
+        items: int,
+        *,
+        paired: bool,
     ) -> Dispatch:
         prologue = node.attrs.get("prologue")
         lanes = self.tuning.lanes
@@ -201,9 +215,9 @@ class Selector:
         k = int(constants["K"])
         chunk = 128 // BITS[self.matrices[weight_of(node).name].precision]
         chunks = -(-k // (chunk * lanes))
-        early = min(chunks, _EARLY_CHUNKS) if prologue else 0
-        # A prologue is worth many rows where there are more workgroups than a GPU runs at once anyway.
-        repeat = max(1, min(8, rows // (threads // lanes) // _ENOUGH_WORKGROUPS)) if prologue else 1
+        early = min(chunks, _EARLY_CHUNKS // (2 if paired else 1)) if prologue else 0
+        # A prologue is worth many items where there are more workgroups than a GPU runs at once anyway.
+        repeat = max(1, min(8, items // (threads // lanes) // _ENOUGH_WORKGROUPS)) if prologue else 1
         x = node.inputs["x"]
         assert isinstance(x, Tensor)
         constants = {
@@ -216,12 +230,9 @@ class Selector:
             "EARLY": early,
             "REPEAT": repeat,
         }
-        if prologue == "norm":
-            bindings["norm"] = _norm_slot(node.inputs["norm_weight"], node.inputs["norm_bias"])
-        else:
-            bindings["norm"] = "none"
+        bindings["norm"] = _vectors(node, "norm_weight", "norm_bias")
         name = kernel("matvec", *_enable_first(*pieces, *reduce_pieces), **constants)
-        return Dispatch(name, bindings, _spread(-(-rows // (threads // lanes * repeat))), node)
+        return Dispatch(name, bindings, _spread(-(-items // (threads // lanes * repeat))), node)
 
     def _elementwise(self, name: str, node: Node, inputs: dict[str, str], *pieces: str) -> Dispatch:
         stride = padded(node.out.width)
@@ -235,6 +246,14 @@ class Selector:
     def _activation(self, _: Graph, node: Node) -> Iterator[Dispatch]:
         yield self._elementwise("activation", node, {"x": "x"}, "activation")
 
+    def _gated(self, _: Graph, node: Node) -> Iterator[Dispatch]:
+        x = node.inputs["x"]
+        assert isinstance(x, Tensor)
+        stride, width = padded(node.out.width), node.out.width
+        kind = ACTIVATION_NUMBERS[node.attrs["kind"]]
+        k = kernel("gated", "activation", WG=64, STRIDE=stride, X_STRIDE=padded(x.width), N=width, ACTIVATION=kind)
+        yield Dispatch(k, {"x": x, "out": node.out}, (-(-stride // 64), _rows(node.out)), node)
+
     def _add(self, _: Graph, node: Node) -> Iterator[Dispatch]:
         yield self._elementwise("add", node, {"a": "a", "b": "b"})
 
@@ -244,12 +263,49 @@ class Selector:
     def _split_heads(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
         qkv = node.inputs["qkv"]
         assert isinstance(qkv, Tensor)
-        constants = _head_constants(graph)
-        k = kernel(
-            "split_heads", WG=64, STRIDE=padded(qkv.width), **_only(constants, "N_HEAD", "N_KV_HEAD", "D", "D_PAD")
-        )
+        constants = _only(_head_constants(graph), "N_HEAD", "N_KV_HEAD", "D", "D_PAD")
+        constants["QKV_INTERLEAVED"] = bool(node.attrs["interleaved"])
+        k = kernel("split_heads", WG=64, STRIDE=padded(qkv.width), **constants)
         bindings: dict[str, Slot] = {"qkv": qkv, **{name: _slot(node.outputs[name]) for name in "qkv"}}
         yield Dispatch(k, bindings, (-(-qkv.width // 64), _rows(qkv)), node)
+
+    def _heads(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
+        qkv, config = node.inputs["qkv"], graph.config
+        assert isinstance(qkv, Tensor)
+        reduce_pieces, reduce_constants = self._reduce(self.tuning.lanes, self.tuning.lanes)
+        constants: dict[str, Constant] = {
+            **_head_constants(graph),
+            **_rope_constants(node),
+            **reduce_constants,
+            **_only(_norm_constants(config.head_dim, node.attrs), "NORM_STRIDE", "EPSILON"),
+            "STRIDE": padded(qkv.width),
+            "NORMED": "q_norm" in node.inputs,
+        }
+        k = kernel("heads", *_enable_first("step", "heads", *reduce_pieces), **constants)
+        bindings: dict[str, Slot] = {
+            "qkv": qkv,
+            "out": node.out,
+            "kv": _slot(node.inputs["kv"]),
+            "norm": _vectors(node, "q_norm", "k_norm"),
+            "angles": "angles" if "rope" in node.attrs else "none",
+        }
+        rows: Axis = 1 if graph.single else PerRow()
+        yield Dispatch(k, bindings, (config.n_head + 2 * config.n_kv_head, rows), node)
+
+    def _head_norm(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
+        heads = node.out.width // graph.config.head_dim
+        reduce_pieces, constants = self._reduce(self.tuning.lanes, self.tuning.lanes)
+        constants |= {**_only(_head_constants(graph), "D", "D_PAD"), "HEADS": heads, "EPSILON": node.attrs["epsilon"]}
+        k = kernel("head_norm", *_enable_first(*reduce_pieces), **constants)
+        bindings = {"x": _slot(node.inputs["x"]), "out": node.out, "norm": _vectors(node, "weight")}
+        yield Dispatch(k, bindings, (heads, 1 if graph.single else PerRow()), node)
+
+    def _rotate(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
+        heads = node.out.width // graph.config.head_dim
+        constants = {**_head_constants(graph), **_rope_constants(node), "HEADS": heads}
+        k = kernel("rotate", "step", "heads", WG=64, **constants)
+        bindings: dict[str, Slot] = {"x": _slot(node.inputs["x"]), "out": node.out, "angles": "angles"}
+        yield Dispatch(k, bindings, (-(-node.out.width // 2 // 64), 1 if graph.single else PerRow()), node)
 
     def _append_cache(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
         constants = _head_constants(graph)
@@ -262,7 +318,7 @@ class Selector:
     def _attend_split(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
         split = self.tuning.split
         constants = {**_head_constants(graph), "WG": self.tuning.attend_threads, "SPLIT": split}
-        k = kernel("attend_split", "step", **constants, SCALE=float(node.attrs["scale"]))
+        k = kernel("attend_split", "step", **constants, **_attention_constants(node.attrs))
         bindings: dict[str, Slot] = {"q": _slot(node.inputs["q"]), "kv": _slot(node.inputs["kv"]), "out": node.out}
         yield Dispatch(k, bindings, (graph.config.n_head, PerPosition(split)), node)
 
@@ -274,9 +330,8 @@ class Selector:
         yield Dispatch(k, bindings, (-(-stride // 64), 1), node)
 
     def _attend(self, graph: Graph, node: Node) -> Iterator[Dispatch]:
-        constants = _head_constants(graph)
-        scale = float(node.attrs["scale"])
-        k = kernel("attend_tile", "step", **constants, STRIDE=padded(node.out.width), SCALE=scale)
+        constants = {**_head_constants(graph), **_attention_constants(node.attrs)}
+        k = kernel("attend_tile", "step", **constants, STRIDE=padded(node.out.width))
         bindings: dict[str, Slot] = {"q": _slot(node.inputs["q"]), "kv": _slot(node.inputs["kv"]), "out": node.out}
         yield Dispatch(k, bindings, (graph.config.n_head, PerRow(16)), node)
 
@@ -286,8 +341,7 @@ def attention_map(graph: Graph, settings: Mapping[str, Any], *, threads: int) ->
     constants: dict[str, Constant] = {
         **_head_constants(graph),
         "WG": threads,
-        "SCALE": float(settings["scale"]),
-        "WINDOW": int(settings.get("window") or 0),
+        **_attention_constants(settings),
     }
     return kernel("attention_map", "step", **constants)
 
@@ -303,7 +357,7 @@ def describe(dispatch: Dispatch) -> str:
     """A launch in a few words: its kernel and, for a layer, the weights that it reads."""
     weight = dispatch.node.inputs.get("weight")
     name = weight.name.removesuffix(".weight") if isinstance(weight, Weight) else ""
-    layer = name.split(".", 2)[2] if name.startswith("h.") else name
+    layer = name.split(".", 2)[2] if name.startswith(("h.", "layers.")) else name
     return f"{dispatch.kernel.name} {layer}".strip()
 
 
@@ -312,9 +366,9 @@ def head_dim_padded(head_dim: int) -> int:
     return padded(head_dim, 4)
 
 
-def cache_floats(graph_config: Any) -> int:
-    """f32s in one layer's cache [2, n_head, n_ctx, head_dim padded to 4]."""
-    return 2 * int(graph_config.n_head) * int(graph_config.n_ctx) * head_dim_padded(int(graph_config.head_dim))
+def cache_floats(config: Config, context: int) -> int:
+    """f32s in one layer's cache [2, n_kv_head, context, head_dim padded to 4]."""
+    return 2 * config.n_kv_head * context * head_dim_padded(config.head_dim)
 
 
 def _head_constants(graph: Graph) -> dict[str, Constant]:
@@ -322,11 +376,24 @@ def _head_constants(graph: Graph) -> dict[str, Constant]:
     d = config.head_dim
     return {
         "N_HEAD": config.n_head,
-        "N_KV_HEAD": config.n_head,
+        "N_KV_HEAD": config.n_kv_head,
         "D": d,
         "D_PAD": head_dim_padded(d),
-        "N_CTX": config.n_ctx,
+        "N_CTX": graph.context,
     }
+
+
+def _rope_constants(node: Node) -> dict[str, Constant]:
+    rope: Rope | None = node.attrs.get("rope")
+    return {
+        "ROTARY": 0 if rope is None else rope.width,
+        "ROPE_INTERLEAVED": rope is not None and rope.interleaved,
+        "QKV_INTERLEAVED": bool(node.attrs.get("interleaved", False)),
+    }
+
+
+def _attention_constants(attrs: Mapping[str, Any]) -> dict[str, Constant]:
+    return {"SCALE": float(attrs["scale"]), "WINDOW": int(attrs.get("window") or 0)}
 
 
 def _norm_constants(width: int, attrs: Mapping[str, Any]) -> dict[str, Constant]:
@@ -360,8 +427,10 @@ def _slot(value: Any) -> Slot:
     return slot
 
 
-def _norm_slot(first: Any, last: Any) -> Vectors:
-    return Vectors(first.name, last.name)
+def _vectors(node: Node, *names: str) -> Slot:
+    """The vectors among a node's inputs that have these names, which lie one behind the other."""
+    found = [vector.name for name in names if isinstance(vector := node.inputs.get(name), Weight)]
+    return Vectors(found[0], found[-1]) if found else "none"
 
 
 def _spread(count: int) -> tuple[int, int]:

@@ -67,7 +67,7 @@ def parse_tuning(text: str, base: Tuning) -> Tuning:
         and tuning.lanes <= min(tuning.matvec_threads, tuning.combine_threads)
         and 0 < tuning.side <= 16
         and 0 < tuning.tile <= 128
-        and tuning.tile % max(1, tuning.side) == 0
+        and tuning.tile % (2 * max(1, tuning.side)) == 0
         and 0 < tuning.split <= 256
         and tuning.attend_threads in range(tuning.split, 257, tuning.split)
         and tuning.prefill_from >= 2
@@ -75,8 +75,9 @@ def parse_tuning(text: str, base: Tuning) -> Tuning:
     )
     if not fits:
         raise OptionError(
-            "tuning: threads and lanes must be powers of two up to 256, lanes at most threads, tile a multiple of "
-            "side, attend_threads one of split, prefill_from at least 2, and subgroup_size none or the adapter's own."
+            "tuning: threads and lanes must be powers of two up to 256, lanes at most threads, tile an even "
+            "multiple of side, attend_threads one of split, prefill_from at least 2, and subgroup_size none or the "
+            "adapter's own."
         )
     return tuning
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.engine.models.config import Config
+from app.engine.models.rope import Rope
 
 STRIDE_ALIGN = 32
 """Features to which a row is padded: one block of the quantised formats."""
@@ -43,8 +44,8 @@ class Tensor:
     width: int
     single: bool = False
     layout: str = "rows"
-    """"rows": [n, padded(width)] · "heads": [n, heads, head_dim padded to 4] · "ids": [n] u32 · "splits": attention's
-    partial results."""
+    """"rows": [n, padded(width)] · "heads": [n, width / head_dim, head_dim padded to 4] · "ids": [n] u32 · "splits":
+    attention's partial results."""
 
 
 Value = Tensor | Weight | Cache
@@ -77,6 +78,8 @@ class Graph:
     nodes: list[Node]
     ids: Tensor
     result: Tensor
+    context: int
+    """Positions that the caches hold."""
     taps: dict[str, Tensor] = field(default_factory=dict)
     """Tensors to keep and read back, by name."""
 
@@ -114,19 +117,26 @@ class RecordOps:
         name = f"{len(self.nodes)}.{op}"
         return Tensor(name, width, self.single if single is None else single, layout)
 
-    def embed(self, ids: Tensor, wte: Weight, wpe: Weight) -> Tensor:
+    def embed(self, ids: Tensor, wte: Weight, wpe: Weight | None = None) -> Tensor:
         """See `Ops.embed`."""
-        return self._node("embed", {"ids": ids, "wte": wte, "wpe": wpe}, self._tensor("embed", wte.shape[1]))
+        positions = {} if wpe is None else {"wpe": wpe}
+        return self._node("embed", {"ids": ids, "wte": wte, **positions}, self._tensor("embed", wte.shape[1]))
 
     def layer_norm(self, x: Tensor, weight: Weight, bias: Weight, *, epsilon: float) -> Tensor:
         """See `Ops.layer_norm`."""
         out = self._tensor("layer_norm", x.width, single=x.single)
         return self._node("layer_norm", {"x": x, "weight": weight, "bias": bias}, out, epsilon=epsilon)
 
-    def linear(self, x: Tensor, weight: Weight, bias: Weight) -> Tensor:
+    def rms_norm(self, x: Tensor, weight: Weight, *, epsilon: float) -> Tensor:
+        """See `Ops.rms_norm`."""
+        out = self._tensor("rms_norm", x.width, single=x.single)
+        return self._node("rms_norm", {"x": x, "weight": weight}, out, epsilon=epsilon)
+
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """See `Ops.linear`."""
         out = self._tensor("linear", weight.shape[0], single=x.single)
-        return self._node("linear", {"x": x, "weight": weight, "bias": bias}, out)
+        biases = {} if bias is None else {"bias": bias}
+        return self._node("linear", {"x": x, "weight": weight, **biases}, out)
 
     def activation(self, x: Tensor, *, kind: str) -> Tensor:
         """See `Ops.activation`."""
@@ -136,12 +146,31 @@ class RecordOps:
         """See `Ops.add`."""
         return self._node("add", {"a": a, "b": b}, self._tensor("add", a.width, single=a.single))
 
-    def split_heads(self, qkv: Tensor, *, n_head: int) -> tuple[Tensor, Tensor, Tensor]:
+    def gated(self, x: Tensor, *, kind: str) -> Tensor:
+        """See `Ops.gated`."""
+        return self._node("gated", {"x": x}, self._tensor("gated", x.width // 2, single=x.single), kind=kind)
+
+    def split_heads(
+        self, qkv: Tensor, *, n_head: int, n_kv_head: int | None = None, interleaved: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Ops.split_heads`."""
-        width = qkv.width // 3
-        q, k, v = (self._tensor(f"split_heads.{name}", width, layout="heads") for name in "qkv")
-        self.nodes.append(Node("split_heads", {"qkv": qkv}, {"q": q, "k": k, "v": v}, {"n_head": n_head}))
+        n_kv_head = n_kv_head or n_head
+        head_dim = qkv.width // (n_head + 2 * n_kv_head)
+        q, k, v = (
+            self._tensor(f"split_heads.{name}", heads * head_dim, layout="heads")
+            for name, heads in (("q", n_head), ("k", n_kv_head), ("v", n_kv_head))
+        )
+        self.nodes.append(Node("split_heads", {"qkv": qkv}, {"q": q, "k": k, "v": v}, {"interleaved": interleaved}))
         return q, k, v
+
+    def head_norm(self, x: Tensor, weight: Weight, *, epsilon: float) -> Tensor:
+        """See `Ops.head_norm`."""
+        out = self._tensor("head_norm", x.width, layout="heads")
+        return self._node("head_norm", {"x": x, "weight": weight}, out, epsilon=epsilon)
+
+    def rotate(self, x: Tensor, *, rope: Rope) -> Tensor:
+        """See `Ops.rotate`."""
+        return self._node("rotate", {"x": x}, self._tensor("rotate", x.width, layout="heads"), rope=rope)
 
     def append_cache(self, kv: Cache, k: Tensor, v: Tensor) -> Cache:
         """See `Ops.append_cache`."""
@@ -149,13 +178,13 @@ class RecordOps:
         self.nodes.append(Node("append_cache", {"kv": kv, "k": k, "v": v}, {"kv": after}))
         return after
 
-    def attend(self, q: Tensor, kv: Cache, *, scale: float) -> Tensor:
+    def attend(self, q: Tensor, kv: Cache, *, scale: float, window: int = 0) -> Tensor:
         """See `Ops.attend`. A single token's attention is recorded as its two halves, so that they can be fused."""
         out = self._tensor("attend", q.width)
         if not self.single:
-            return self._node("attend", {"q": q, "kv": kv}, out, scale=scale)
+            return self._node("attend", {"q": q, "kv": kv}, out, scale=scale, window=window)
         parts = self._tensor("attend_split", q.width, layout="splits")
-        self._node("attend_split", {"q": q, "kv": kv}, parts, scale=scale)
+        self._node("attend_split", {"q": q, "kv": kv}, parts, scale=scale, window=window)
         return self._node("attend_combine", {"x": parts}, out)
 
     def last(self, x: Tensor) -> Tensor:
@@ -170,13 +199,18 @@ class RecordOps:
 Model = Callable[..., Any]
 
 
-def record(model: Model, params: Mapping[str, Any], config: Config, *, single: bool) -> Graph:
-    """Run `model` over symbols. `single`: for one token a step (decode), else for a chunk of the prompt (prefill)."""
+def record(
+    model: Model, params: Mapping[str, Any], config: Config, *, single: bool, context: int | None = None
+) -> Graph:
+    """Run `model` over symbols. `single`: for one token a step (decode), else for a chunk of the prompt (prefill).
+
+    `context`: positions that the caches hold, by default all that the model knows.
+    """
     ops = RecordOps(config, single)
     ids = Tensor("ids", 1, single, "ids")
     caches = [Cache(layer) for layer in range(config.n_layer)]
     result = model(ids, params, caches, config=config, ops=ops)
-    return Graph(config, single, ops.nodes, ids, result)
+    return Graph(config, single, ops.nodes, ids, result, config.n_ctx if context is None else context)
 
 
 def last_uses(nodes: Sequence[Node], keep: Iterable[Tensor]) -> list[list[Tensor]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.engine.gpu.kernels import wgsl_folder
 from app.engine.gpu.select import ACTIVATION_NUMBERS
+from app.engine.models.rope import Rope, angle_table
 from app.engine.ops.eager import EagerOps, KVCache
 from app.engine.ops.record import padded
 from app.engine.ops.tap import attention_weights
@@ -73,14 +74,16 @@ def test_every_kernel_has_a_test() -> None:
     for path in wgsl_folder().glob("*.wgsl"):
         if path.stem.startswith("sample_"):
             continue  # they only make sense together: see test_sampler.py
-        assert f'"{path.stem}"' in source, f"{path.name} is not tested"
         if path.stem == "repack":
             continue  # see test_blocks.py
+        assert f'"{path.stem}"' in source, f"{path.name} is not tested"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("n_vocab", "n_embd", "parts"), [(11, 5, 1), (97, 48, 1), (50, 100, 3)])
-def test_embed(lab: Lab, precision: str, n_vocab: int, n_embd: int, parts: int) -> None:
+@pytest.mark.parametrize(
+    ("n_vocab", "n_embd", "parts", "positions"), [(11, 5, 1, True), (97, 48, 1, False), (50, 100, 3, True)]
+)
+def test_embed(lab: Lab, precision: str, n_vocab: int, n_embd: int, parts: int, positions: bool) -> None:
     random = rng(n_vocab, n_embd)
     table, wte = stored(random.normal(size=(n_vocab, n_embd)).astype(np.float32), precision)
     wpe = random.normal(size=(20, n_embd)).astype(np.float32)
@@ -91,11 +94,12 @@ def test_embed(lab: Lab, precision: str, n_vocab: int, n_embd: int, parts: int) 
     edges = np.linspace(0, n_vocab, parts + 1).astype(int)
     for first, stop in itertools.pairwise(edges):
         constants = {"WG": 64, "K": k, "K_TRUE": n_embd, "ROW_BASE": int(first), "PART": int(stop - first)}
+        constants["POSITIONS"] = positions
         part = {name: values[first:stop] for name, values in table.items()}
         bindings = {"ids": ids, "out": out, "wpe": pad(wpe), **part}
         pieces = ("step", f"weights_{precision}")
         (out,) = lab.run_kernel("embed", *pieces, constants=constants, bindings=bindings, step=(3, 7), grid=(1, 7))
-    compare(out, pad(wte[ids] + wpe[3:10]))
+    compare(out, pad(wte[ids] + wpe[3:10] if positions else wte[ids]))
 
 
 @pytest.mark.parametrize("reduce", REDUCE)
@@ -119,10 +123,26 @@ def test_layer_norm(lab: Lab, reduce: str, n: int, width: int, last: bool) -> No
     compare(out, pad(expected), tolerance=1e-4)
 
 
+@pytest.mark.parametrize("reduce", REDUCE)
+@pytest.mark.parametrize(("n", "width", "last"), [(1, 7, False), (3, 300, False), (6, 33, True)])
+def test_rms_norm(lab: Lab, reduce: str, n: int, width: int, last: bool) -> None:
+    random = rng(n, width)
+    x = (random.normal(size=(n, width)) * 3 + 5).astype(np.float32)
+    weight = random.normal(size=width).astype(np.float32)
+    pieces, extra = REDUCE[reduce]
+    constants = {"WG": 64, "LANES": 64, "K": padded(width), "K_TRUE": width, "EPSILON": 1e-5, "LAST": last, **extra}
+    rows = 1 if last else n
+    bindings = {"x": pad(x), "out": blank(rows * padded(width)), "norm": pad(weight, padded(width, 64))}
+    (out,) = lab.run_kernel(
+        "rms_norm", *pieces, "step", constants=constants, bindings=bindings, step=(0, n), grid=(1, rows)
+    )
+    compare(out, pad(EagerOps().rms_norm(x[-1:] if last else x, weight, epsilon=1e-5)))
+
+
 def linear_constants(n_in: int, n_out: int, **changes: Any) -> dict[str, Any]:
     return {
         "N_HEAD": 1, "N_KV_HEAD": 1, "D": 4, "D_PAD": 4, "N_CTX": 8,
-        "K": padded(n_in), "N": n_out, "OUT_STRIDE": padded(n_out), "BIAS": False, "RESIDUAL": False, "QKV": False,
+        "K": padded(n_in), "N": n_out, "OUT_STRIDE": padded(n_out), "BIAS": False, "RESIDUAL": False,
         "ACTIVATION": 0, "ROW_BASE": 0, "ROWS": padded(n_out), "PART": n_out,
     } | changes  # fmt: skip
 
@@ -136,6 +156,7 @@ def matvec_constants(n_in: int, reduce: dict[str, int], **changes: Any) -> dict[
 
 NOTHING = np.zeros(4, np.float32)
 LINEAR_PIECES = ("step", "activation", "epilogue")
+PROLOGUES = {None: 0, "layer_norm": 1, "rms_norm": 3}
 
 
 @pytest.mark.parametrize("kind", [None, "gelu_new", "gelu", "relu", "silu"])
@@ -149,8 +170,7 @@ def test_matmul_with_its_epilogue(lab: Lab, precision: str, n_in: int, n_out: in
     bias, residual = random.normal(size=n_out).astype(np.float32), random.normal(size=(n, n_out)).astype(np.float32)
     changes = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": ACTIVATION_NUMBERS[kind], "TILE": 32, "SIDE": 8}
     bindings = {
-        "x": pad(x), "out": blank(n * padded(n_out)), "bias": pad(bias), "residual": pad(residual),
-        "kv": NOTHING, **weights,
+        "x": pad(x), "out": blank(n * padded(n_out)), "bias": pad(bias), "residual": pad(residual), **weights,
     }  # fmt: skip
     grid = (-(-padded(n_out) // 32), -(-n // 32))
     pieces = (f"weights_{precision}", *LINEAR_PIECES)
@@ -162,11 +182,14 @@ def test_matmul_with_its_epilogue(lab: Lab, precision: str, n_in: int, n_out: in
 
 
 @pytest.mark.parametrize("reduce", REDUCE)
-@pytest.mark.parametrize("precision", PRECISIONS)
+# The second prologue knows nothing of precisions: f32 and q4 have the shortest and the longest chunks.
+@pytest.mark.parametrize(
+    ("norm", "precision"),
+    [*itertools.product((None, "layer_norm"), PRECISIONS), ("rms_norm", "f32"), ("rms_norm", "q4")],
+)
 @pytest.mark.parametrize(("n_in", "n_out"), [(5, 3), (48, 37), (1000, 70)])
-@pytest.mark.parametrize("norm", [False, True])
 def test_matvec_with_norm_and_residual(
-    lab: Lab, precision: str, n_in: int, n_out: int, norm: bool, reduce: str
+    lab: Lab, precision: str, n_in: int, n_out: int, norm: str | None, reduce: str
 ) -> None:
     random = rng(n_in, n_out)
     x = (random.normal(size=(1, n_in)) + 5).astype(np.float32)
@@ -176,16 +199,20 @@ def test_matvec_with_norm_and_residual(
     pieces, extra = REDUCE[reduce]
     stride = padded(n_in, 64)
     constants = linear_constants(n_in, n_out, BIAS=True, RESIDUAL=True, ACTIVATION=1) | matvec_constants(
-        n_in, extra, PROLOGUE=int(norm), STAGED=padded(n_in) // 4 if norm else 1, EARLY=3 if norm else 0, REPEAT=3
+        n_in, extra, PROLOGUE=PROLOGUES[norm], STAGED=padded(n_in) // 4 if norm else 1, EARLY=3 if norm else 0, REPEAT=3
     )
     bindings = {
-        "x": pad(x), "out": blank(padded(n_out)), "bias": pad(bias), "residual": pad(residual), "kv": NOTHING,
+        "x": pad(x), "out": blank(padded(n_out)), "bias": pad(bias), "residual": pad(residual),
         **weights, "norm": np.stack([pad(scale, stride), pad(shift, stride)]),
     }  # fmt: skip
     all_pieces = (*pieces, f"weights_{precision}", *LINEAR_PIECES)
     grid = (-(-padded(n_out) // 6), 1)
     (out,) = lab.run_kernel("matvec", *all_pieces, constants=constants, bindings=bindings, step=(0, 1), grid=grid)
-    normed = EagerOps().layer_norm(x, scale, shift, epsilon=1e-5) if norm else x
+    normed = x
+    if norm == "layer_norm":
+        normed = EagerOps().layer_norm(x, scale, shift, epsilon=1e-5)
+    elif norm == "rms_norm":
+        normed = EagerOps().rms_norm(x, scale, epsilon=1e-5)
     expected = EagerOps().activation(normed @ w.T + bias, kind="gelu_new") + residual
     compare(out, pad(expected), tolerance=1e-4)
 
@@ -197,61 +224,209 @@ def cache_with(random: np.random.Generator, n_ctx: int, n_head: int, d: int, fil
     return data, np.ascontiguousarray(pad(np.swapaxes(data, 1, 2), padded(d, 4)))
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kernel", ["matvec", "matmul"])
-@pytest.mark.parametrize(("n_head", "d"), [(3, 16), (2, 6), (1, 80)])
-def test_queries_keys_and_values_are_stored_where_attention_reads_them(
-    lab: Lab, kernel: str, n_head: int, d: int
-) -> None:
-    n, position, n_ctx = (1 if kernel == "matvec" else 5), 3, 10
-    random = rng(kernel, n_head, d)
-    n_embd, d_pad = n_head * d, padded(d, 4)
+@pytest.mark.parametrize(("n_in", "n_out"), [(5, 3), (100, 70)])
+def test_gates_and_what_they_let_through(lab: Lab, kernel: str, precision: str, n_in: int, n_out: int) -> None:
+    n = 1 if kernel == "matvec" else 9
+    random = rng(n_in, n_out, n)
+    x = random.normal(size=(n, n_in)).astype(np.float32)
+    weights, w = stored((random.normal(size=(2 * n_out, n_in)) / np.sqrt(n_in)).astype(np.float32), precision)
+    bias, scale = random.normal(size=2 * n_out).astype(np.float32), random.normal(size=n_in).astype(np.float32)
+    changes = {"N": n_out, "OUT_STRIDE": padded(n_out), "ROWS": padded(n_out), "PART": 2 * n_out}
+    constants = linear_constants(n_in, n_out, BIAS=True, ACTIVATION=ACTIVATION_NUMBERS["silu"], **changes)
+    bindings = {"x": pad(x), "out": blank(n * padded(n_out)), "bias": pad(bias), **weights}
+    pieces: tuple[str, ...] = (f"weights_{precision}", "step", "activation", "epilogue_gated")
+    grid = (-(-2 * padded(n_out) // 32), 1)
+    if kernel == "matvec":
+        pieces = (*pieces, "reduce_shared")
+        constants |= matvec_constants(n_in, {}, PROLOGUE=3, STAGED=padded(n_in) // 4, EARLY=2, REPEAT=2)
+        bindings["norm"] = pad(scale, padded(n_in, 64))
+        grid = (-(-padded(n_out) // 4), 1)
+    else:
+        constants |= {"TILE": 32, "SIDE": 8}
+    (out,) = lab.run_kernel(kernel, *pieces, constants=constants, bindings=bindings, step=(0, n), grid=grid)
+    normed = EagerOps().rms_norm(x, scale, epsilon=1e-5) if kernel == "matvec" else x
+    expected = EagerOps().gated(normed @ w.T + bias, kind="silu")
+    compare(out, pad(expected), tolerance=1e-4)
+    stride = padded(2 * n_out)
+    (out,) = lab.run_kernel(
+        "gated", "activation",
+        constants={
+            "WG": 64, "STRIDE": padded(n_out), "X_STRIDE": stride, "N": n_out, "ACTIVATION": ACTIVATION_NUMBERS["silu"],
+        },
+        bindings={"x": pad(normed @ w.T + bias), "out": blank(n * padded(n_out))}, grid=(-(-padded(n_out) // 64), n),
+    )  # fmt: skip
+    compare(out, pad(expected))
+
+
+# Queries' and keys' heads, features; features that turn, neighbours or halves, and whether q, k and v of a head lie
+# together.
+HEADS = [
+    (3, 3, 16, 0, False, False),
+    (2, 2, 7, 0, False, False),
+    (3, 3, 5, 0, False, True),
+    (4, 2, 20, 20, False, False),
+    (3, 1, 10, 10, True, False),
+    (3, 3, 14, 4, False, True),
+    (1, 1, 80, 80, False, False),
+]
+Heads = tuple[int, int, int, int, bool, bool]
+
+
+def head_constants(heads: Heads, n_ctx: int) -> dict[str, Any]:
+    n_head, n_kv_head, d, rotary, rope_interleaved, qkv_interleaved = heads
+    return {
+        "N_HEAD": n_head, "N_KV_HEAD": n_kv_head, "D": d, "D_PAD": padded(d, 4), "N_CTX": n_ctx, "ROTARY": rotary,
+        "ROPE_INTERLEAVED": rope_interleaved, "QKV_INTERLEAVED": qkv_interleaved,
+    }  # fmt: skip
+
+
+def expected_heads(
+    qkv: Array, heads: Heads, position: int, norms: tuple[Array, Array] | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """q, k and v as NumPy has them, and the table of angles."""
+    n_head, n_kv_head, _, rotary, rope_interleaved, qkv_interleaved = heads
+    ops = EagerOps(position)
+    q, k, v = ops.split_heads(qkv, n_head=n_head, n_kv_head=n_kv_head, interleaved=qkv_interleaved)
+    if norms is not None:
+        q, k = (ops.head_norm(x, weight, epsilon=1e-5) for x, weight in zip((q, k), norms, strict=True))
+    if not rotary:
+        return q, k, v, NOTHING
+    rope = Rope(width=rotary, theta=100.0, interleaved=rope_interleaved)
+    return ops.rotate(q, rope=rope), ops.rotate(k, rope=rope), v, angle_table(rope, 0, 10)
+
+
+@pytest.mark.parametrize("kernel", ["matvec", "matmul"])
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_queries_keys_and_values_are_stored_where_attention_reads_them(lab: Lab, kernel: str, heads: Heads) -> None:
+    n, position, n_ctx, n_embd = (1 if kernel == "matvec" else 5), 3, 10, 40
+    n_head, n_kv_head, d, rotary, *_ = heads
+    random = rng(kernel, heads)
+    rows, d_pad = (n_head + 2 * n_kv_head) * d, padded(d, 4)
     x = random.normal(size=(n, n_embd)).astype(np.float32)
-    w = (random.normal(size=(3 * n_embd, n_embd)) / np.sqrt(n_embd)).astype(np.float32)
-    data, kv = cache_with(random, n_ctx, n_head, d, n_ctx)
-    changes = {"QKV": True, "N_HEAD": n_head, "N_KV_HEAD": n_head, "D": d, "D_PAD": d_pad, "N_CTX": n_ctx}
-    constants = linear_constants(n_embd, 3 * n_embd, **changes, ROWS=3 * n_embd)
-    grid: tuple[int, int] = (-(-3 * n_embd // 32), 1)
+    w = (random.normal(size=(rows, n_embd)) / np.sqrt(n_embd)).astype(np.float32)
+    bias = random.normal(size=rows).astype(np.float32)
+    data, kv = cache_with(random, n_ctx, n_kv_head, d, n_ctx)
+    q, k, v, angles = expected_heads(x @ w.T + bias, heads, position)
+    items = rows // 2 if rotary else rows
+    changes = head_constants(heads, n_ctx) | {"BIAS": True, "ROWS": items, "PART": rows}
+    constants = linear_constants(n_embd, rows, **changes)
     bindings = {
-        "x": pad(x), "out": np.zeros(n * n_head * d_pad, np.float32), "bias": NOTHING, "residual": NOTHING, "kv": kv,
+        "x": pad(x), "out": np.zeros(n * n_head * d_pad, np.float32), "bias": pad(bias), "kv": kv, "angles": angles,
         "weights": pad(w),
     }  # fmt: skip
+    pieces: tuple[str, ...] = ("weights_f32", "step", "heads", "epilogue_heads")
+    grid: tuple[int, int] = (-(-rows // 32), 1)
     if kernel == "matvec":
-        pieces: tuple[str, ...] = ("weights_f32", *LINEAR_PIECES, "reduce_shared")
+        pieces = (*pieces, "reduce_shared")
         constants |= matvec_constants(n_embd, {})
         bindings["norm"] = NOTHING
-        grid = (-(-3 * n_embd // 2), 1)
+        grid = (-(-items // 2), 1)
     else:
-        pieces = ("weights_f32", *LINEAR_PIECES)
         constants |= {"TILE": 32, "SIDE": 16}
-    q, stored_kv = lab.run_kernel(
+    out, stored_kv = lab.run_kernel(
         kernel, *pieces, constants=constants, bindings=bindings, step=(position, n), grid=grid, outputs=("out", "kv")
     )
-    expected = (x @ w.T).reshape(n, 3, n_head, d)
-    data[:, position : position + n] = np.swapaxes(expected[:, 1:], 0, 1)
-    np.testing.assert_allclose(q, pad(expected[:, 0], d_pad).ravel(), atol=1e-5)
+    data[0, position : position + n], data[1, position : position + n] = k, v
+    np.testing.assert_allclose(out, pad(q, d_pad).ravel(), atol=1e-5)
     np.testing.assert_allclose(stored_kv, pad(np.swapaxes(data, 1, 2), d_pad), atol=1e-5)
 
 
-def attention_case(n: int, position: int, n_head: int, d: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]], Array]:
+@pytest.mark.parametrize("reduce", ["shared", "subgroup"])
+@pytest.mark.parametrize(
+    ("heads", "normed"),
+    # no family norms heads that it does not turn
+    [*((heads, False) for heads in HEADS), *((heads, True) for heads in HEADS if heads[3])],
+    ids=str,
+)
+def test_heads(lab: Lab, heads: Heads, normed: bool, reduce: str) -> None:
+    """All at once, and by the kernels of unfused plans."""
+    n, position, n_ctx = 3, 2, 10
+    n_head, n_kv_head, d, rotary, *_ = heads
+    random = rng(heads, normed)
+    width, d_pad = (n_head + 2 * n_kv_head) * d, padded(d, 4)
+    qkv = random.normal(size=(n, width)).astype(np.float32)
+    norms = random.normal(size=(2, d)).astype(np.float32)
+    data, kv = cache_with(random, n_ctx, n_kv_head, d, n_ctx)
+    q, k, v, angles = expected_heads(qkv, heads, position, (norms[0], norms[1]) if normed else None)
+    pieces, extra = REDUCE[reduce]
+    sums: dict[str, Any] = {"WG": 32, "LANES": 32, "EPSILON": 1e-5, **extra}
+    constants = head_constants(heads, n_ctx) | sums | {"STRIDE": padded(width), "NORMED": normed, "NORM_STRIDE": 128}
+    bindings = {
+        "qkv": pad(qkv), "out": np.zeros((n, n_head, d_pad), np.float32), "kv": kv, "norm": pad(norms, 128),
+        "angles": angles,
+    }  # fmt: skip
+    out, stored_kv = lab.run_kernel(
+        "heads", *pieces, "step", "heads",
+        constants=constants, bindings=bindings, step=(position, n), grid=(n_head + 2 * n_kv_head, n),
+        outputs=("out", "kv"),
+    )  # fmt: skip
+    data[0, position : position + n], data[1, position : position + n] = k, v
+    np.testing.assert_allclose(out, pad(q, d_pad), atol=1e-5)
+    np.testing.assert_allclose(stored_kv, pad(np.swapaxes(data, 1, 2), d_pad), atol=1e-5)
+
+    some = {key: constants[key] for key in ("N_HEAD", "N_KV_HEAD", "D", "D_PAD", "QKV_INTERLEAVED")} | {"WG": 64}
+    blanks = {
+        name: np.zeros((n, count, d_pad), np.float32)
+        for name, count in (("q", n_head), ("k", n_kv_head), ("v", n_kv_head))
+    }
+    split = lab.run_kernel(
+        "split_heads", constants=some | {"STRIDE": padded(width)}, bindings={"qkv": pad(qkv), **blanks},
+        grid=(-(-width // 64), n), outputs=("q", "k", "v"),
+    )  # fmt: skip
+    for index, (wanted, count) in enumerate(((q, n_head), (k, n_kv_head))):
+        result = split[index]
+        if normed:
+            (result,) = lab.run_kernel(
+                "head_norm", *pieces,
+                constants=sums | {"HEADS": count, "D": d, "D_PAD": d_pad},
+                bindings={"x": result, "out": np.zeros_like(result), "norm": norms[index]}, grid=(count, n),
+            )  # fmt: skip
+        if rotary:
+            (result,) = lab.run_kernel(
+                "rotate", "step", "heads",
+                constants=head_constants(heads, n_ctx) | {"HEADS": count, "WG": 64},
+                bindings={"x": result, "out": np.zeros_like(result), "angles": angles},
+                step=(position, n), grid=(-(-count * d // 2 // 64), n),
+            )  # fmt: skip
+        np.testing.assert_allclose(result, pad(wanted, d_pad), atol=1e-5)
+
+
+def attention_case(
+    n: int, position: int, n_head: int, d: int, *, group: int = 1, window: int = 0
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]], Array]:
+    """`group`: query heads that share a key's."""
     random = rng(n, position, n_head, d)
     n_ctx = position + n + 3
-    data, kv = cache_with(random, n_ctx, n_head, d, position + n)
+    data, kv = cache_with(random, n_ctx, n_head // group, d, position + n)
     q = random.normal(size=(n, n_head, d)).astype(np.float32) * 2
     q_stored = np.full((n, n_head, padded(d, 4)), np.nan, np.float32)  # a buffer's padding may hold anything
     q_stored[..., :d] = q
     scale = 1 / np.sqrt(d)
-    expected = EagerOps(position).attend(q, KVCache(data, position + n), scale=scale)
+    expected = EagerOps(position).attend(q, KVCache(data, position + n), scale=scale, window=window)
     constants = {
-        "N_HEAD": n_head, "N_KV_HEAD": n_head, "D": d, "D_PAD": padded(d, 4), "N_CTX": n_ctx, "SCALE": float(scale),
+        "N_HEAD": n_head, "N_KV_HEAD": n_head // group, "D": d, "D_PAD": padded(d, 4), "N_CTX": n_ctx,
+        "SCALE": float(scale), "WINDOW": window,
     }  # fmt: skip
     return constants, {"q": q_stored, "kv": kv}, expected
 
 
 @pytest.mark.parametrize(
-    ("n", "position", "n_head", "d"), [(1, 0, 1, 16), (7, 0, 2, 6), (40, 0, 3, 64), (5, 61, 2, 80), (17, 16, 1, 128)]
+    ("n", "position", "n_head", "d", "group", "window"),
+    [
+        (1, 0, 1, 16, 1, 0),
+        (7, 0, 2, 6, 2, 0),
+        (40, 0, 3, 64, 3, 0),
+        (5, 61, 2, 80, 1, 0),
+        (17, 16, 1, 128, 1, 0),
+        (40, 70, 2, 6, 2, 33),
+        (19, 100, 2, 16, 1, 5),
+        (3, 2, 1, 16, 1, 99),
+    ],
 )
-def test_attend_tile(lab: Lab, n: int, position: int, n_head: int, d: int) -> None:
-    constants, bindings, expected = attention_case(n, position, n_head, d)
+def test_attend_tile(lab: Lab, n: int, position: int, n_head: int, d: int, group: int, window: int) -> None:
+    constants, bindings, expected = attention_case(n, position, n_head, d, group=group, window=window)
     stride = padded(n_head * d)
     (out,) = lab.run_kernel(
         "attend_tile", "step",
@@ -294,9 +469,23 @@ def test_attention_map(
 
 
 @pytest.mark.parametrize(("split", "threads"), [(32, 32), (64, 256), (64, 64)])
-@pytest.mark.parametrize(("position", "n_head", "d"), [(0, 1, 16), (5, 3, 6), (63, 2, 64), (64, 2, 64), (150, 1, 80)])
-def test_attend_split_and_combine(lab: Lab, position: int, n_head: int, d: int, split: int, threads: int) -> None:
-    constants, bindings, expected = attention_case(1, position, n_head, d)
+@pytest.mark.parametrize(
+    ("position", "n_head", "d", "group", "window"),
+    [
+        (0, 1, 16, 1, 0),
+        (5, 3, 6, 3, 0),
+        (63, 2, 64, 1, 0),
+        (64, 2, 64, 2, 0),
+        (150, 1, 80, 1, 0),
+        (200, 2, 16, 1, 70),
+        (200, 2, 16, 2, 1),
+        (20, 2, 16, 1, 64),
+    ],
+)
+def test_attend_split_and_combine(
+    lab: Lab, position: int, n_head: int, d: int, group: int, window: int, split: int, threads: int
+) -> None:
+    constants, bindings, expected = attention_case(1, position, n_head, d, group=group, window=window)
     splits = -(-(position + 1) // split)
     parts = blank(splits * n_head * (padded(d, 4) + 4))
     (parts,) = lab.run_kernel(
@@ -321,7 +510,7 @@ def test_attend_split_and_combine(lab: Lab, position: int, n_head: int, d: int, 
         fused = linear | {key: constants[key] for key in ("N_HEAD", "N_KV_HEAD", "D", "D_PAD", "N_CTX")}
         pieces = ("weights_f32", *LINEAR_PIECES, "reduce_shared")
         bound = {
-            "x": parts, "out": blank(stride), "bias": NOTHING, "residual": NOTHING, "kv": NOTHING, "norm": NOTHING,
+            "x": parts, "out": blank(stride), "bias": NOTHING, "residual": NOTHING, "norm": NOTHING,
             "weights": pad(np.eye(width, dtype=np.float32)),
         }  # fmt: skip
         grid = (-(-stride // 2), 1)
@@ -362,7 +551,7 @@ def test_split_heads_and_append_cache(lab: Lab, n: int, n_head: int, d: int) -> 
     random = rng(n, n_head, d)
     n_embd, d_pad, position, n_ctx = n_head * d, padded(d, 4), 2, 9
     qkv = random.normal(size=(n, 3 * n_embd)).astype(np.float32)
-    heads = {"N_KV_HEAD": n_head, "D": d, "D_PAD": d_pad, "WG": 64}
+    heads = {"N_KV_HEAD": n_head, "D": d, "D_PAD": d_pad, "WG": 64, "QKV_INTERLEAVED": False}
     blanks = {name: np.zeros((n, n_head, d_pad), np.float32) for name in "qkv"}
     q, k, v = lab.run_kernel(
         "split_heads",

@@ -12,7 +12,12 @@ from tests.browser.lab_page import FIXTURES, Lab
 
 pytestmark = pytest.mark.browser
 
-CASES = sorted(path.parent.name for path in (FIXTURES / "parity").glob("*/expected.json"))
+MODEL_TYPES = {
+    path.parent.name: json.loads(path.read_text())["model_type"]
+    for path in sorted((FIXTURES / "parity").glob("*/config.json"))
+}
+CASES = [case for case, model_type in MODEL_TYPES.items() if model_type == "gpt2"]
+FAMILIES = [case for case, model_type in MODEL_TYPES.items() if model_type != "gpt2"]
 STORY = Path(__file__).parents[3] / "static" / "models" / "story"
 TOLERANCE = {"f32": 2e-3, "f16": 3e-2}
 """Largest difference of a logit, of unit scale."""
@@ -23,10 +28,12 @@ def expected(case: str) -> list[dict[str, Any]]:
     return prompts
 
 
-def check(lab: Lab, lab_url: str, case: str, precision: str, *, quick: bool = False, **options: Any) -> dict[str, Any]:
-    """Run a case; `quick`: one short prompt and three tokens."""
+def check(
+    lab: Lab, lab_url: str, case: str, precision: str, *, quick: bool = False, tokens: int | None = None, **options: Any
+) -> dict[str, Any]:
+    """Run a case, with all its tokens or so many; `quick`: one short prompt and three tokens."""
     prompts = expected(case)
-    tokens = len(prompts[0]["greedy"])
+    tokens = tokens or len(prompts[0]["greedy"])
     if quick:
         prompts, tokens = prompts[1:2], 3
     answer: dict[str, Any] = lab.call(
@@ -56,6 +63,40 @@ def test_logits_and_greedy_continuations(lab: Lab, lab_url: str, case: str, prec
     check(lab, lab_url, case, precision)
 
 
+@pytest.mark.parametrize("case", FAMILIES)
+def test_every_family(lab: Lab, lab_url: str, case: str) -> None:
+    check(lab, lab_url, case, "f32", tokens=5)
+
+
+@pytest.mark.parametrize("case", ["llama-biases-llama3", "qwen3-head-24", "neo-head-7", "neox-parallel"])
+def test_families_in_f16_and_in_parts(lab: Lab, lab_url: str, case: str) -> None:
+    """With matrices in parts, rows that turn together or gate each other may be in two of them."""
+    whole = check(lab, lab_url, case, "f16", quick=True, limits="default")
+    parts = check(lab, lab_url, case, "f16", quick=True, limits="default", max_binding=5_000)
+    assert parts["dispatches"]["decode"] > whole["dispatches"]["decode"]
+
+
+# Launches of a layer beside embedding and lm_head: Qwen3's head norm is one more.
+@pytest.mark.parametrize(("case", "launches"), [("qwen3-head-24", 6), ("neox-sequential", 5)])
+def test_unfused_families_agree(lab: Lab, lab_url: str, case: str, launches: int) -> None:
+    fused = check(lab, lab_url, case, "f32", quick=True)
+    assert fused["dispatches"]["decode"] == 2 * launches + 2
+    unfused = check(lab, lab_url, case, "f32", quick=True, rules=[])
+    assert unfused["dispatches"]["decode"] > 2 * fused["dispatches"]["decode"]
+
+
+@pytest.mark.parametrize(
+    ("case", "precision"), [("qwen2-grouped", "q4"), ("llama-biases-llama3", "q8"), ("neox-parallel", "q4")]
+)
+def test_quantised_families(lab: Lab, lab_url: str, case: str, precision: str) -> None:
+    """Against NumPy with the same codes, but for those few where a quotient lies between two."""
+    ids = [prompt["ids"] for prompt in expected(case)]
+    url = f"{lab_url}fixtures/parity/{case}/"
+    differences = lab.call("models", "quantised_differences", url=url, prompts=ids, precision=precision)
+    assert len(differences) == len(ids)
+    assert max(differences) <= 0.02
+
+
 @pytest.mark.parametrize("precision", ["q8", "q4"])
 @pytest.mark.parametrize("case", ["plain-f32", "silu-separate-head", "bf16-sharded-untied-1009"])
 def test_quantised_logits(lab: Lab, lab_url: str, case: str, precision: str) -> None:
@@ -71,25 +112,28 @@ def test_quantised_logits(lab: Lab, lab_url: str, case: str, precision: str) -> 
 
 @pytest.mark.parametrize("rules", [[], *([rule for rule in RULES if rule != left_out] for left_out in RULES)], ids=str)
 def test_unfused_plans_agree(lab: Lab, lab_url: str, rules: list[str]) -> None:
-    fused = check(lab, lab_url, "plain-f32", "f32", quick=True)
-    partly = check(lab, lab_url, "plain-f32", "f32", quick=True, rules=rules)
+    case = "plain-f32" if "gate" in rules or not rules else "llama-one-kv-head"
+    fused = check(lab, lab_url, case, "f32", quick=True)
+    partly = check(lab, lab_url, case, "f32", quick=True, rules=rules)
     assert partly["dispatches"]["decode"] >= fused["dispatches"]["decode"]
     if not rules:
         assert partly["dispatches"]["decode"] > 2 * fused["dispatches"]["decode"]
 
 
 @pytest.mark.parametrize(
-    "tuning",
+    ("case", "tuning"),
     [
-        {},
-        {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4},
-        {"lanes": 32, "matvec_threads": 128, "subgroup_size": 0},
-        {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32},
-        {"lanes": 64, "matvec_threads": 128, "tile": 16, "side": 4},
+        ("head-80-relu", {}),
+        ("head-80-relu", {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4}),
+        ("head-80-relu", {"lanes": 32, "matvec_threads": 128, "subgroup_size": 0}),
+        ("head-80-relu", {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32}),
+        ("head-80-relu", {"lanes": 64, "matvec_threads": 128, "tile": 16, "side": 4}),
+        ("qwen3-head-24", {}),
+        ("qwen3-head-24", {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32}),
+        ("llama-one-kv-head", {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("case", ["head-80-relu"])
 def test_every_tuning_gives_the_same_numbers(lab: Lab, lab_url: str, case: str, tuning: dict[str, Any]) -> None:
     """Whole models on the adapters that others have; the kernels themselves are tested over more of it."""
     check(lab, lab_url, case, "f32", quick=True, tuning=tuning)

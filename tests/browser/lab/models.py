@@ -12,10 +12,14 @@ from app.engine.gpu.runner import GpuRunner
 from app.engine.gpu.select import Tuning
 from app.engine.gpu.weights import GpuSink, GpuWeights
 from app.engine.models import weight_specs
+from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.ops.fuse import RULES
+from app.engine.ops.record import padded
 from app.engine.weights.browser import FetchTransport
 from app.engine.weights.hub import open_source
 from app.engine.weights.loader import open_checkpoint, stream
+from app.engine.weights.quantize import dequantize, quantize
+from app.engine.weights.spec import merged
 from tests.browser.lab.kernels import device
 
 
@@ -73,6 +77,34 @@ async def answers(*, url: str, prompts: list[list[int]], greedy: int, **options:
     finally:
         runner.free()
     return {"results": results, "dispatches": dispatches, "memory": memory, "memory_after": runner.memory()}
+
+
+async def quantised_differences(*, url: str, prompts: list[list[int]], precision: str) -> list[float]:
+    """The root mean square by which the last logits differ from NumPy's with weights quantised in NumPy."""
+    source = open_source(url, transport=FetchTransport())
+    checkpoint = await open_checkpoint(source)
+    specs = weight_specs(checkpoint.config)
+    sink = NumpySink(checkpoint.config)
+    await stream(checkpoint, specs, sink, source=source)
+    for spec in merged(specs):
+        if spec.kind == "matrix":
+            weight = sink.params[spec.name]
+            width = weight.shape[1]
+            stored = np.pad(weight, ((0, 0), (0, padded(width) - width)))
+            sink.params[spec.name] = dequantize(*quantize(stored, precision), precision)[:, :width]
+    reference = EagerRunner(checkpoint.config, sink.params)
+    runner = await load(url, precision=precision)
+    differences = []
+    try:
+        for ids in prompts:
+            for each in (runner, reference):
+                each.rewind(0)
+                await each.feed(ids)
+            difference = await runner.logits() - await reference.logits()
+            differences.append(float(np.sqrt(np.square(difference).mean())))
+    finally:
+        runner.free()
+    return differences
 
 
 async def reload(*, url: str, times: int) -> list[dict[str, int]]:

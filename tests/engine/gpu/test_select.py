@@ -5,16 +5,18 @@ import pytest
 from app.engine.gpu.kernels import kernel, wgsl_folder
 from app.engine.gpu.layout import matrix_layout, vector_offsets
 from app.engine.gpu.select import PerPosition, Selector, Tuning, WeightPart
-from app.engine.models import weight_specs
+from app.engine.models import FAMILIES, weight_specs
 from app.engine.ops.fuse import RULES, fuse
-from tests.engine.ops.test_fuse import graph_of
+from app.engine.ops.record import Graph
+from app.engine.weights.spec import merged
+from tests.engine.ops.test_fuse import graph_of, graph_of_family
 
 
-def selector(precision: str = "f16", *, max_bytes: int = 1 << 27, tuning: Tuning | None = None) -> Selector:
-    config = graph_of(single=True).config
-    shapes = {
-        s.name: s.shape[::-1] if s.kind == "conv1d" else s.shape for s in weight_specs(config) if s.kind != "vector"
-    }
+def selector(
+    precision: str = "f16", *, graph: Graph | None = None, max_bytes: int = 1 << 27, tuning: Tuning | None = None
+) -> Selector:
+    config = (graph or graph_of(single=True)).config
+    shapes = {spec.name: spec.out_shape for spec in merged(weight_specs(config)) if spec.kind != "vector"}
     layouts = {name: matrix_layout(r, c, precision, max_bytes=max_bytes) for name, (r, c) in shapes.items()}
     return Selector(layouts, tuning or Tuning())
 
@@ -23,16 +25,26 @@ def selector(precision: str = "f16", *, max_bytes: int = 1 << 27, tuning: Tuning
 @pytest.mark.parametrize("rules", [[], list(RULES)], ids=["unfused", "fused"])
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("subgroup_size", [None, 0, 32])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_dispatch_binds_what_its_kernel_declares(
-    precision: str, rules: list[str], single: bool, subgroup_size: int | None
+    precision: str, rules: list[str], single: bool, subgroup_size: int | None, family: str
 ) -> None:
-    graph = fuse(graph_of(single=single), rules=rules)
-    for dispatch in selector(precision, tuning=Tuning(subgroup_size=subgroup_size)).dispatches(graph):
+    graph = fuse(graph_of_family(family, single=single), rules=rules)
+    chosen = selector(precision, graph=graph, tuning=Tuning(subgroup_size=subgroup_size))
+    for dispatch in chosen.dispatches(graph):
         declared = dispatch.kernel.bindings()
         assert declared.keys() - {"step"} == dispatch.bindings.keys()
         storage = [binding for binding in declared.values() if binding.type != "uniform"]
         assert len(storage) <= 8, "the default maxStorageBuffersPerShaderStage"
         assert len({binding.number for binding in declared.values()}) == len(declared)
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted"), [("llama", 5), ("qwen2", 5), ("qwen3", 6), ("gpt_neo", 5), ("gpt_neox", 5)]
+)
+def test_a_token_takes_so_many_launches_a_layer(family: str, wanted: int) -> None:
+    graph = fuse(graph_of_family(family, single=True))
+    assert len(selector(graph=graph).dispatches(graph)) == 2 * wanted + 2  # the embedding, and lm_head
 
 
 def test_layers_share_their_pipelines() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.engine.models import FAMILIES, weight_specs
-from app.engine.models.config import config_from_dict
+from app.engine.models.config import Config, config_from_dict
 from app.engine.ops.eager import EagerOps, EagerRunner, KVCache, NumpySink
 from app.engine.weights.loader import open_checkpoint, stream
 from app.engine.weights.spec import WeightSpec, merged
@@ -23,12 +23,16 @@ CASES = {
 }
 
 
-async def runner_of(folder: Path, **options: Any) -> EagerRunner:
+async def params_of(folder: Path) -> tuple[Config, dict[str, Any]]:
     source = folder_source(folder)
     checkpoint = await open_checkpoint(source)
     sink = NumpySink(checkpoint.config)
     await stream(checkpoint, weight_specs(checkpoint.config), sink, source=source, piece_bytes=4096)
-    return EagerRunner(checkpoint.config, sink.params, **options)
+    return checkpoint.config, sink.params
+
+
+async def runner_of(folder: Path, **options: Any) -> EagerRunner:
+    return EagerRunner(*await params_of(folder), **options)
 
 
 def test_there_is_a_case_for_every_family() -> None:

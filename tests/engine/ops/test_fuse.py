@@ -4,17 +4,27 @@ from collections import Counter
 
 import pytest
 
-from app.engine.models import nest, weight_specs
-from app.engine.models.config import GPT2Config
-from app.engine.models.gpt2 import gpt2
+from app.engine.models import FAMILIES, forward, nest, weight_specs
+from app.engine.models.config import Config, GPT2Config, config_from_dict
 from app.engine.ops.fuse import RULES, FuseLimits, fuse
 from app.engine.ops.record import Graph, Tensor, Weight, last_uses, record
+from app.engine.weights.spec import merged
+from tests.engine.models.test_config import FAMILIES as CONFIGS
+
+
+def recorded(config: Config, *, single: bool, context: int | None = None) -> Graph:
+    params = nest({spec.name: Weight(spec.name, spec.out_shape) for spec in merged(weight_specs(config))})
+    return record(forward(config), params, config, single=single, context=context)
 
 
 def graph_of(*, single: bool, n_layer: int = 3, n_embd: int = 64, n_head: int = 4) -> Graph:
     config = GPT2Config(n_layer=n_layer, n_head=n_head, n_embd=n_embd, n_vocab=100, n_ctx=32, n_inner=4 * n_embd)
-    shapes = {s.name: s.shape[::-1] if s.kind == "conv1d" else s.shape for s in weight_specs(config)}
-    return record(gpt2, nest({name: Weight(name, shape) for name, shape in shapes.items()}), config, single=single)
+    return recorded(config, single=single)
+
+
+def graph_of_family(family: str, *, single: bool) -> Graph:
+    """Of two layers."""
+    return recorded(config_from_dict(CONFIGS[family]), single=single, context=20)
 
 
 def ops_of(graph: Graph) -> Counter[str]:
@@ -41,13 +51,40 @@ def test_a_fused_chunk_keeps_its_norms_and_attention() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("family", "wanted"),
+    [
+        ("llama", {"embed": 1, "linear_qkv": 2, "attend_split": 2, "linear_gated": 2, "linear": 5}),
+        ("qwen2", {"embed": 1, "linear_qkv": 2, "attend_split": 2, "linear_gated": 2, "linear": 5}),
+        # The norm of a head needs all of it, which several workgroups compute.
+        ("qwen3", {"embed": 1, "heads": 2, "attend_split": 2, "linear_gated": 2, "linear": 7}),
+        ("gpt_neo", {"embed": 1, "linear_qkv": 2, "attend_split": 2, "linear": 7}),
+        ("gpt_neox", {"embed": 1, "linear_qkv": 2, "attend_split": 2, "linear": 7}),
+    ],
+)
+def test_a_fused_token_of_each_family(family: str, wanted: dict[str, int]) -> None:
+    assert ops_of(fuse(graph_of_family(family, single=True))) == wanted
+
+
+def test_rows_that_belong_together_may_not_be_in_two_parts() -> None:
+    weights = [f"layers.0.{name}.weight" for name in ("self_attn.qkv_proj", "mlp.gate_up_proj")]
+    ops = ops_of(fuse(graph_of_family("llama", single=True), limits=FuseLimits(in_parts=weights)))
+    assert ops == {
+        "embed": 1, "linear_qkv": 1, "heads": 1, "attend_split": 2, "linear_gated": 1, "gated": 1, "linear": 7,
+    }  # fmt: skip
+    fused = fuse(graph_of(single=True), limits=FuseLimits(in_parts=["h.0.attn.c_attn.weight"]))
+    assert ops_of(fused)["linear_qkv"] == 3  # GPT-2's rows stand alone
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("single", [True, False])
-def test_leaving_a_rule_out_leaves_more_nodes_or_as_many(rule: str, single: bool) -> None:
-    fused = len(fuse(graph_of(single=single)).nodes)
-    partly = len(fuse(graph_of(single=single), rules=[name for name in RULES if name != rule]).nodes)
-    assert partly >= fused
-    assert len(fuse(graph_of(single=single), rules=[]).nodes) == len(graph_of(single=single).nodes)
+def test_leaving_a_rule_out_leaves_more_nodes_or_as_many(family: str, single: bool) -> None:
+    fused = len(fuse(graph_of_family(family, single=single)).nodes)
+    for rule in RULES:
+        others = [name for name in RULES if name != rule]
+        assert len(fuse(graph_of_family(family, single=single), rules=others).nodes) >= fused
+    graph = graph_of_family(family, single=single)
+    assert len(fuse(graph_of_family(family, single=single), rules=[]).nodes) == len(graph.nodes)
 
 
 def test_norms_too_wide_for_workgroup_memory_stay_alone() -> None:
@@ -69,10 +106,11 @@ def test_a_tapped_tensor_is_not_fused_away() -> None:
     assert ops_of(graph)["layer_norm"] == 1
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("single", [True, False])
-def test_every_input_is_computed_before_it_is_read(single: bool) -> None:
+def test_every_input_is_computed_before_it_is_read(family: str, single: bool) -> None:
     for rules in ([], list(RULES)):
-        graph = fuse(graph_of(single=single), rules=rules)
+        graph = fuse(graph_of_family(family, single=single), rules=rules)
         known = {graph.ids}
         for node in graph.nodes:
             needed = {value for value in node.inputs.values() if isinstance(value, Tensor)}
@@ -81,8 +119,9 @@ def test_every_input_is_computed_before_it_is_read(single: bool) -> None:
         assert graph.result in known
 
 
-def test_tensors_are_freed_after_their_last_reader_only() -> None:
-    graph = fuse(graph_of(single=False))
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_tensors_are_freed_after_their_last_reader_only(family: str) -> None:
+    graph = fuse(graph_of_family(family, single=False))
     freed = last_uses(graph.nodes, [graph.result])
     gone: set[Tensor] = set()
     for node, now in zip(graph.nodes, freed, strict=True):
