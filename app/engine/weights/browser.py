@@ -91,17 +91,27 @@ class FileTransport:
     """Transport over files that the user picked or dropped: read from the disk in slices, as they are wanted."""
 
     def __init__(self, files: Any) -> None:
-        """Serve `files`, a JS array of File: those in the folder of the first config.json.
+        """Serve `files`, a JS array of File: those in the folder of the first config.json, or a GGUF file.
 
-        Raises NotFoundError if there is no config.json.
+        Raises NotFoundError if there is neither, or several GGUF files.
         """
+        self.gguf: str | None = None
+        """The GGUF file's name, if the model is in one."""
         paths = {str(getattr(file, "webkitRelativePath", "") or file.name): file for file in files}
         configs = sorted((path for path in paths if path.split("/")[-1] == "config.json"), key=len)
         if not configs:
-            raise NotFoundError(
-                "There is no config.json among the files. Choose the whole folder of a model, with config.json, the "
-                "tokenizer's files and safetensors."
-            )
+            models = [path for path in paths if path.lower().endswith(".gguf")]
+            if len(models) != 1:
+                raise NotFoundError(
+                    f"There are {len(models)} GGUF files among those; choose one."
+                    if models
+                    else "There is no config.json among the files. Choose the whole folder of a model, with "
+                    "config.json, the tokenizer's files and safetensors, or a GGUF file."
+                )
+            self.gguf = models[0].split("/")[-1]
+            self.name = self.gguf
+            self._files = {self.gguf: paths[models[0]]}
+            return
         folder = configs[0].removesuffix("config.json")
         self.name = folder.rstrip("/").split("/")[-1] or "files"
         """The folder's, to show."""
