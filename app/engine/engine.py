@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from app.engine.backends import IN_BROWSER, Backend, NumpyBackend, WebGpuBackend, open_webgpu
 from app.engine.bench import bench
 from app.engine.conversation import with_ids
+from app.engine.diagnosis import diagnosed
 from app.engine.errors import (
     BusyError,
     CancelledError,
     DeviceLostError,
     GpuUnavailableError,
+    NonFiniteLogitsError,
     NotLoadedError,
     OptionError,
     UnsupportedModelError,
@@ -184,6 +186,9 @@ class Engine:
                             reading = False
                             self._status("generating", "Generating")
                         yield [self._plain(token, model.tokenizer) for token in event]
+            except NonFiniteLogitsError as error:
+                self._status("generating", "Looking for what went wrong")
+                raise await diagnosed(error, self._need_model().runner) from error
             finally:
                 if self._model is not None:
                     self._status("ready", "Ready")

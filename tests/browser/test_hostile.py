@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page
+from safetensors.numpy import load_file, save_file
 
 from tests.browser.conftest import Console, Launch
 from tests.browser.waiting import evaluate
@@ -18,6 +20,7 @@ from tests.models import TINY, write_tiny
 pytestmark = pytest.mark.browser
 
 DEEP = 100_000
+BAD_TENSOR = "transformer.h.1.mlp.c_fc.weight"
 CONTEXT = 64
 MARKUP = "<img src=x onerror=window.hacked=1>"
 
@@ -86,6 +89,9 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     for name, (spoil, _, _) in HOSTILE.items():
         shutil.copytree(folder / "me" / "tiny", folder / "bad" / name)
         spoil(folder / "bad" / name)
+    write_tiny(folder / "bad" / "numbers")
+    weights = folder / "bad" / "numbers" / "model.safetensors"
+    save_file(load_file(weights) | {BAD_TENSOR: np.full((32, 128), np.nan, np.float32)}, weights)
     with hub_double(folder) as running:
         yield running
 
@@ -93,7 +99,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def page(launch: Launch, site_url: str, hub: Hub) -> Iterator[Page]:
     console = Console()
-    context = launch(webgpu=False).new_context(service_workers="block")
+    context = launch().new_context(service_workers="block")
     made = context.new_page()
     console.watch(made)
     made.goto(f"{site_url}?model=me/tiny&hub={hub.url}")
@@ -103,11 +109,11 @@ def page(launch: Launch, site_url: str, hub: Hub) -> Iterator[Page]:
     assert console.unexpected() == []
 
 
-def load(page: Page, hub: Hub, model: str) -> dict[str, Any]:
+def load(page: Page, hub: Hub, model: str, backend: str = "numpy") -> dict[str, Any]:
     outcome: dict[str, Any] = evaluate(
         page,
         "(options) => lm.load(options).catch(({name, message}) => ({name, message}))",
-        {"model": model, "hub": hub.url, "backend": "numpy", "cache": "off"},
+        {"model": model, "hub": hub.url, "backend": backend, "cache": "off"},
         timeout_s=30,
     )
     return outcome
@@ -140,3 +146,19 @@ def test_hostile_prompts_are_answered(page: Page, hub: Hub) -> None:
         # What a prompt spells is text, never a command.
         assert TINY["eos_token_id"] not in outcome["prompt_ids"], name
     assert evaluate(page, "() => window.hacked") is None
+
+
+@pytest.mark.parametrize("backend", ["numpy", "webgpu"])
+def test_numbers_that_went_bad_are_traced_to_their_layer(page: Page, hub: Hub, backend: str) -> None:
+    loaded = load(page, hub, "bad/numbers", backend)
+    assert loaded.get("backend") == backend, loaded
+    for options in ({"temperature": 0}, {"temperature": 1, "top_k": 5}, {"sampler": "python"}):
+        outcome = evaluate(
+            page,
+            "(options) => lm.complete(options).catch(({name, message}) => ({name, message}))",
+            {"ids": [1, 2, 3], "max_new_tokens": 4, **options},
+        )
+        assert outcome["name"] == "NonFiniteLogitsError", outcome
+        assert "first went bad in layer 2 of 2, at token 1" in outcome["message"], outcome
+        assert "precision f32" in outcome["message"]
+    assert len(evaluate(page, "() => lm.encode('it still answers')")) > 0
