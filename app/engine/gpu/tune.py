@@ -85,7 +85,8 @@ def parse_tuning(text: str, base: Tuning) -> Tuning:
 async def tuned(device: Device, config: Config, precision: str, compare: Compare) -> tuple[Tuning, dict[str, Any]]:
     """The best tuning, remembered or measured now, and `report`'s report; if measured, with seconds and every share."""
     base = device.tuning()
-    shape = (config.n_layer, config.n_embd, config.n_inner, config.n_head, config.n_vocab, precision)
+    heads = (config.n_head, config.n_kv_head, config.head_dim)
+    shape = (config.family, config.n_layer, config.n_embd, config.n_inner, *heads, config.n_vocab, precision)
     info = device.info()
     key = json.dumps([__version__, info["vendor"], info["architecture"], info["description"], asdict(base), *shape])
     known = await _recall()

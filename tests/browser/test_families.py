@@ -1,0 +1,42 @@
+"""A model of another family than GPT-2, from a hub into the page and onto the GPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import Launch
+from tests.browser.waiting import evaluate
+from tests.hub_double import Hub, hub_double
+from tests.models import write_family
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    folder: Path = tmp_path_factory.mktemp("hub")
+    write_family(folder / "me" / "qwen3", "qwen3")
+    with hub_double(folder) as running:
+        yield running
+
+
+def test_a_qwen3_writes_on_the_gpu_what_it_writes_in_numpy(launch: Launch, hub: Hub, site_url: str) -> None:
+    context = launch().new_context()
+    page = context.new_page()
+    page.goto(site_url)
+    load = {"model": "me/qwen3", "hub": hub.url, "precision": "f32", "context": 40}
+    options = {"prompt": "Once upon a time", "max_new_tokens": 8, "temperature": 0}
+    written = {}
+    for backend in ("numpy", "webgpu"):
+        report = evaluate(page, "(options) => lm.load(options)", load | {"backend": backend}, timeout_s=120)
+        assert (report["family"], report["backend"], report["context"]) == ("qwen3", backend, 40)
+        written[backend] = evaluate(page, "(options) => lm.complete(options)", options, timeout_s=120)
+    assert written["webgpu"]["ids"] == written["numpy"]["ids"]
+    measured = evaluate(
+        page, "(options) => lm.bench(options)", {"prompt_tokens": 4, "new_tokens": 4, "runs": 1}, timeout_s=120
+    )
+    # The embedding, six launches in each of two layers, lm_head, and two to choose the best token.
+    assert measured["gpu"]["dispatches_per_token"] == 1 + 2 * 6 + 1 + 2
+    assert {"embed", "heads", "attend_split", "matvec mlp.gate_up_proj"} <= measured["gpu"]["kernels_ms"].keys()
+    context.close()
