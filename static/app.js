@@ -2,6 +2,7 @@
 /** The page: one client of `lm` among others. Nothing here knows how a model works. */
 
 import { lm } from "./lm.js";
+import { Chat } from "./chat.js";
 import { textOf, typed } from "./document.js";
 import { asJson, copyText, save } from "./exporting.js";
 import { say } from "./figures.js";
@@ -34,6 +35,7 @@ const storage = new StorageView(() => update());
 const session = new Session(settings, notices, storage, () => update());
 const writing = new Writing(session, settings, () => update());
 const { editor, sheet } = writing;
+const chat = new Chat(session, settings, () => update());
 const outlook = new Outlook(session, writing, settings);
 new FolderPicker((folder) => {
   settings.folder = folder;
@@ -69,6 +71,7 @@ function update() {
   element("model-facts").textContent = facts();
   markKept(/** @type {HTMLSelectElement} */ (element("model")), (id) => storage.has(id));
   outlook.changed();
+  chat.update();
   if (loaded !== announced) {
     announced = loaded;
     writing.restSoon(); // the text has other ids now
@@ -180,6 +183,7 @@ function showTokens(shown) {
 const CLICKS = {
   generate: writing.generate,
   stop: session.stop,
+  "chat-stop": session.stop,
   cancel: session.stop,
   copy,
   regenerate: writing.regenerate,
@@ -204,8 +208,8 @@ addEventListener("click", ({ target }) => {
 });
 listen(
   shortcuts({
-    generate: writing.generate,
-    regenerate: writing.regenerate,
+    generate: () => (chat.isOpen ? chat.send() : writing.generate()),
+    regenerate: () => (chat.isOpen ? chat.again() : writing.regenerate()),
     stop: () => {
       if (menu.open) menu.open = false;
       else if (writing.card.isOpen) writing.card.close();
@@ -266,6 +270,9 @@ async function start() {
   element("generate-key").textContent = named("Ctrl+↵").replace("+", " ");
   openDocument();
   await openShared();
+  // Only the picker needs it, so nothing waits for it.
+  const site = fetch(new URL("site.json", import.meta.url)).then((answer) => answer.json());
+  site.then(({ models }) => settings.offer(models)).catch(() => {}); // the engine says what is wrong with the server
   showTokens(read(TOKENS_KEY) !== null);
   sheet.focus();
   if (settings.remembered && settings.model !== STORY.id) session.loadRemembered();

@@ -9,10 +9,14 @@ import { parameters, size } from "./format.js";
  * @property {string} name
  * @property {number} parameters
  * @property {number} download bytes that are fetched: the weights without attention masks
+ * @property {string} [stored] the precision that its files have, where no other can be chosen
  */
 
 /** @type {Model} */
 export const STORY = { id: "story", name: "Story", parameters: 13_989_888, download: 27_979_776 };
+
+/** What a server may have beside the page: its site.json says so. @type {Model[]} */
+const ON_SITE = [{ id: "smollm2", name: "SmolLM2 Instruct", parameters: 134_515_008, download: 98_362_432, stored: "q4" }];
 
 /** The hub's files of these are all f32, and their lm_head is tied. @type {Model[]} */
 const GPT2 = [
@@ -41,7 +45,7 @@ const CHAT = [
 
 export const CUSTOM = "custom";
 export const FOLDER = "folder";
-const BY_ID = new Map([STORY, ...GPT2, ...OTHERS, ...CHAT].map((model) => [model.id, model]));
+const BY_ID = new Map([STORY, ...ON_SITE, ...GPT2, ...OTHERS, ...CHAT].map((model) => [model.id, model]));
 
 /** @param {string} id */
 export const known = (id) => BY_ID.get(id);
@@ -64,10 +68,10 @@ const SMALL = 30_000_000;
  * that a GPU allows, but not how much memory it has.
  * @param {Model} model @param {string} precision as chosen @param {Limits|null} limits null: no GPU
  */
-export function needs({ parameters: count, download }, precision, limits) {
+export function needs({ parameters: count, download, stored }, precision, limits) {
   if (!limits) return `about ${size(4 * count)} of memory on the CPU, where it is slow`;
   const f32 = count <= SMALL && download >= 4 * count;
-  const chosen = /** @type {keyof typeof BYTES} */ (precision === "auto" ? (f32 ? "f32" : "f16") : precision);
+  const chosen = /** @type {keyof typeof BYTES} */ (stored ?? (precision === "auto" ? (f32 ? "f32" : "f16") : precision));
   const bytes = BYTES[chosen] * count;
   const largest = limits.maxBufferSize ?? 0;
   const fits = bytes < largest / 2 ? "should fit" : bytes < 2 * largest ? "may fit" : "may not fit";
@@ -85,6 +89,14 @@ export function fillPicker(select) {
     group("Others from the hub", options(OTHERS)),
     group("Your own", [new Option("Another from the hub", CUSTOM), new Option("A folder on this device", FOLDER)]),
   );
+}
+
+/** Offer what this server has beside the page. @param {HTMLSelectElement} select @param {unknown} ids */
+export function offerOnSite(select, ids) {
+  if (!Array.isArray(ids)) return;
+  const models = ON_SITE.filter(({ id }) => ids.includes(id));
+  const options = models.map((model) => new Option(`${nameOf(model.id)}, ${size(model.download)}`, model.id));
+  select.querySelector("optgroup")?.append(...options);
 }
 
 /** Mark what is kept in the browser's storage. @param {HTMLSelectElement} select @param {(id: string) => boolean} has */

@@ -1,7 +1,7 @@
 // @ts-check
 /** The controls: what they hold, what the address asks for, and what is remembered between visits. */
 
-import { CUSTOM, FOLDER, STORY, fillPicker, known } from "./models.js";
+import { CUSTOM, FOLDER, STORY, fillPicker, offerOnSite } from "./models.js";
 import { parsed, read, write } from "./remember.js";
 
 /** @typedef {import("./lm.js").GenerateOptions} GenerateOptions */
@@ -115,9 +115,17 @@ export class Settings {
   }
 
   set model(id) {
-    this.#model.value = known(id) ? id : CUSTOM;
-    if (!known(id)) this.#custom.value = id;
+    const offered = [...this.#model.options].some((option) => option.value === id);
+    this.#model.value = offered ? id : CUSTOM;
+    if (!offered) this.#custom.value = id;
     this.#showFields();
+  }
+
+  /** The server has these models beside the page. @param {unknown} ids */
+  offer(ids) {
+    const { model } = this;
+    offerOnSite(this.#model, ids);
+    if (!this.local) this.model = model;
   }
 
   /** Choose a folder on the user's disk. @param {Folder} folder */

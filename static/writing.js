@@ -216,7 +216,7 @@ export class Writing {
 const PATIENCE_MS = 5000;
 
 /** Something small may be under way, such as a look at the next token: try again until it is done. @template T @param {() => Promise<T>} act */
-async function patiently(act) {
+export async function patiently(act) {
   const until = performance.now() + PATIENCE_MS;
   while (true) {
     try {

@@ -1,4 +1,4 @@
-"""The page without a network, and a new version of it: a static host under a sub-path that goes away, comes and changes."""
+"""The page without a network, and a new version of it: a static host under a sub-path that changes and goes away."""
 
 import hashlib
 import json
