@@ -18,7 +18,7 @@
  * @property {string} [token] access token for gated and private repositories; only the hub's own origin gets to see it
  * @property {File[]} [files] of a folder with a model, picked or dropped, instead of `model`; read from the disk as needed
  * @property {"auto"|"webgpu"|"numpy"} [backend]
- * @property {number} [context] positions that the model's memory of a text holds; by default all that it knows, up to 4,096
+ * @property {number} [context] tokens that the model can look back on; by default all that it was made for, up to 4,096
  * @property {string} [tuning] of the kernels: "auto" tries a few and remembers the best, "default", or "name=number, …"
  * @property {"adapter"|"default"} [limits] which WebGPU limits to work within
  * @property {"auto"|"off"} [cache] whether to keep what is downloaded, and to use what is kept
@@ -31,6 +31,7 @@
  * @property {number} parameters
  * @property {"f32"|"f16"|"q8"|"q4"} precision
  * @property {"webgpu"|"numpy"} backend
+ * @property {boolean} chat whether it has a chat template that can be used, so that `messages` work
  * @property {number} context
  * @property {number} vocab
  * @property {number} downloaded bytes that came over the network
@@ -39,10 +40,12 @@
  * @property {number} seconds
  * @property {Record<string, number>} memory bytes by purpose
  * @property {{before: number, after: number}} heap bytes of Python's wasm memory, which never shrinks
+ * @property {{files: number, gpu: number|null}} peaks most bytes held at once: of the files (outside of Python), on the GPU
  *
  * @typedef {object} GenerateOptions
  * @property {string} [prompt]
  * @property {number[]} [ids]
+ * @property {{role: string, content: string}[]} [messages] a conversation to answer, instead of `prompt`: for models with a chat template
  * @property {number} [max_new_tokens]
  * @property {number} [temperature]
  * @property {number} [top_k]
@@ -427,7 +430,14 @@ class LanguageModel {
     const id = ++this.#lastId;
     return new Promise((resolve, reject) => {
       if (this.#dead) return reject(this.#dead);
-      this.#worker.postMessage({ id, method, args });
+      try {
+        this.#worker.postMessage({ id, method, args });
+      } catch (error) {
+        // A function, an element, a proxy: nothing that can be sent to a worker.
+        const reason = error instanceof Error ? error.message : String(error);
+        const message = `The options of ${method} must be plain data (strings, numbers, lists, objects): ${reason}`;
+        return reject(toError({ name: "OptionError", message }));
+      }
       this.#pending.set(id, { resolve, reject, method });
     });
   }

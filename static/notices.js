@@ -19,7 +19,7 @@ const TITLES = {
   NonFiniteLogitsError: "The model gave no usable numbers",
   NotKeptError: "The model is not stored here any more",
   NotFoundError: "There is no such model",
-  OptionError: "A setting is out of range",
+  OptionError: "That cannot be done as asked",
   RangeError: "The server cannot send parts of files",
   RateLimitedError: "The hub asks for a pause",
   SafetensorsError: "The model's files are damaged",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, ViewportSize, expect
 
 from app.engine.sampling import Rules, candidates
 from tests.browser.accessibility import violations
@@ -17,7 +17,8 @@ from tests.browser.writing import SLOW_MS, Sheet
 
 pytestmark = pytest.mark.browser
 
-DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+DESKTOP: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 SETTINGS = "?backend=numpy&max_new_tokens=8&seed=7"
 COMPLETIONS = "() => completions.splice(0)"
 

@@ -487,8 +487,10 @@ def _base_url(option: str, url: str) -> str:
     except ValueError:
         fine = False
     if not fine or re.search(r"[\s\\]", url.strip()):
+        # A message may end up in a bug report: what may be a secret is not repeated.
+        shown = re.sub(r"[?#].*", "?…", re.sub(r"//.*@", "//…@", url, flags=re.DOTALL), flags=re.DOTALL)
         raise OptionError(
-            f"{option} must be an http or https address of a folder, without a query or password, not {url[:100]!r}."
+            f"{option} must be an http or https address of a folder, without a query or password, not {shown[:100]!r}."
         )
     return url.strip().rstrip("/") + "/"
 

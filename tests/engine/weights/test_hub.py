@@ -87,6 +87,15 @@ def test_a_name_without_owner_gets_a_hint(transport: HttpTransport) -> None:
         open_source("gpt3", transport=transport)
 
 
+@pytest.mark.parametrize(
+    "address", ["https://me:s3cret@h/folder", "https://me:s3cret/x@h/", "https://h/f?token=s3cret", "https://h/#s3cret"]
+)
+def test_what_may_be_a_secret_is_not_repeated(address: str, transport: HttpTransport) -> None:
+    with pytest.raises(OptionError, match="without a query or password") as refused:
+        open_source(address, transport=transport)
+    assert "s3cret" not in str(refused.value)
+
+
 def test_the_hub_must_be_an_address(transport: HttpTransport) -> None:
     for hub in ("huggingface.co", "javascript:alert(1)", "https://h/?q"):
         with pytest.raises(OptionError, match=r"^hub must be an http"):
