@@ -128,7 +128,11 @@ class Device:
         bindings = [[binding.number, binding.type] for binding in kernel.bindings().values()]
         result = await tabgpt_gpu.compile(self.js, kernel.name, kernel.source(), to_js(bindings))
         if hasattr(result, "error"):
-            await self._reports()
+            # The browser reports the same once more, without the kernel's name.
+            with suppress(GpuError):
+                await self._reports()
+            if self.lost is not None:
+                self.check()
             raise GpuError(f"The kernel wgsl/{kernel.name}.wgsl did not compile on this GPU: {result.error}")
         self._pipelines[kernel] = (result.pipeline, result.layout)
 

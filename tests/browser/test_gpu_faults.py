@@ -1,5 +1,6 @@
-"""The GPU is taken away at any moment: the text comes out as if nothing had happened."""
+"""The GPU is taken away at any moment, and the text goes on as if nothing had happened. Its other faults are named."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,36 @@ GPUQueue.prototype.submit = function (...args) {
     }
 };
 """
+# `fault` is one of the faults that a GPU reports: it has no memory, its compiler refuses a kernel, a call is not valid.
+SABOTAGE += """
+globalThis.held = () => {
+    const ours = [...alive].filter((buffer) => buffer.device === devices.at(-1));
+    return ours.reduce((sum, buffer) => sum + buffer.size, 0);
+};
+const createBuffer = GPUDevice.prototype.createBuffer, destroyBuffer = GPUBuffer.prototype.destroy;
+const alive = new Set();
+GPUDevice.prototype.createBuffer = function (descriptor) {
+    const invalid = globalThis.fault === "validation" ? { usage: 0 } : {};
+    const buffer = createBuffer.call(this, { ...descriptor, ...invalid });
+    buffer.device = this;
+    alive.add(buffer);
+    return buffer;
+};
+GPUBuffer.prototype.destroy = function () {
+    alive.delete(this);
+    return destroyBuffer.apply(this);
+};
+const popErrorScope = GPUDevice.prototype.popErrorScope;
+GPUDevice.prototype.popErrorScope = async function () {
+    const error = await popErrorScope.apply(this);
+    return globalThis.fault === "memory" ? new GPUOutOfMemoryError("no room") : error;
+};
+const createShaderModule = GPUDevice.prototype.createShaderModule;
+GPUDevice.prototype.createShaderModule = function ({ code, ...rest }) {
+    const wrong = globalThis.fault === "compiler" ? "\\nfn broken() -> f32 { return nothing; }" : "";
+    return createShaderModule.call(this, { code: code + wrong, ...rest });
+};
+"""
 GENERATE = {"ids": list(range(40)), "max_new_tokens": 20, "temperature": 1, "seed": 5, "top_k": 50}
 
 
@@ -53,7 +84,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 def page(launch: Launch, site: Site, hub: Hub) -> Iterator[Page]:
     console = Console()
     # What the browser itself says about work for a device that is gone.
-    console.allow("[Dd]estroyed|[Ll]ost")
+    console.allow("[Dd]estroyed|[Ll]ost|nothing|usage|[Ii]nvalid")
     context = launch().new_context(service_workers="block")
     made = context.new_page()
     console.watch(made)
@@ -125,6 +156,7 @@ def test_a_gpu_that_does_not_stay_is_given_up_and_numpy_offered(page: Page, hub:
     assert outcome["name"] == "DeviceLostError"
     assert "backend numpy" in outcome["message"]
     assert "smaller model or precision" in outcome["message"]
+    assert "[object" not in outcome["message"]
     assert load(page, hub, backend="numpy")["backend"] == "numpy"
     assert len(complete(page)["ids"]) == 20
     load(page, hub)
@@ -138,3 +170,33 @@ def test_without_another_gpu_it_says_why(page: Page, hub: Hub) -> None:
     assert "the GPU process is gone" in outcome["message"]
     assert load(page, hub)["backend"] == "webgpu"
     assert len(complete(page)["ids"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (
+            "memory",
+            r"ran out of memory while making room for the weights \([\d,]+ MB asked for\).*precision",
+        ),
+        ("compiler", r"wgsl/\w+\.wgsl did not compile on this GPU: .*\d+.*nothing"),
+        ("validation", r"The GPU .*"),
+    ],
+)
+def test_what_a_gpu_refuses_is_named_and_all_is_given_back(page: Page, hub: Hub, fault: str, says: str) -> None:
+    evaluate(page, "() => lm.unload()")
+    worker = page.workers[0]
+    # A device of its own, on which nothing is compiled yet.
+    worker.evaluate("(fault) => { devices.at(-1).destroy(); globalThis.fault = fault; }", fault)
+    options = {"model": "me/tiny", "hub": hub.url, "backend": "webgpu"}
+    outcome = evaluate(page, "(o) => lm.load(o).catch(({name, message}) => ({name, message}))", options, timeout_s=60)
+    worker.evaluate("() => { globalThis.fault = null; }")
+    assert outcome["name"] == "GpuError", outcome
+    assert re.search(says, outcome["message"], re.DOTALL), outcome
+    assert "[object" not in outcome["message"]
+    assert load(page, hub)["backend"] == "webgpu"
+    assert len(complete(page)["ids"]) == 20
+    evaluate(page, "() => lm.unload()")
+    kept = worker.evaluate("() => held()")
+    assert kept < 100_000, "what the failed load had allocated is still there"
+    load(page, hub)
