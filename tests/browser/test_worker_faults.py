@@ -1,5 +1,6 @@
 """The worker breaks or hangs: what was asked fails with a reason, and another worker takes over with the same model."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,6 +93,18 @@ def test_another_worker_takes_over(page: Page, fault: str, name: str, says: str)
     assert outcome["errors"][-1]["message"] == outcome["failure"]["message"]
     # The same model is there again without anyone having asked for it.
     assert evaluate(page, NEXT, timeout_s=120)["ids"] == whole["ids"]
+
+
+def test_a_frozen_tab_goes_on_when_it_wakes(page: Page) -> None:
+    options = {"ids": [1, 2, 3], "max_new_tokens": 100, "temperature": 0}
+    evaluate(page, "(options) => { window.going = lm.complete(options); }", options)
+    session = page.context.new_cdp_session(page)
+    session.send("Page.setWebLifecycleState", {"state": "frozen"})
+    time.sleep(3)
+    session.send("Page.setWebLifecycleState", {"state": "active"})
+    done = evaluate(page, "() => window.going", timeout_s=120)
+    assert done["finish"] in ("length", "eos")
+    assert len(done["ids"]) == 100 or done["finish"] == "eos"
 
 
 def test_a_worker_that_breaks_again_and_again_is_given_up(page: Page) -> None:
