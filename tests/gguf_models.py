@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 FAMILIES = Path(__file__).parent / "fixtures" / "tokenizer" / "families"
 VOCABULARY = {"llama": ("llama3", "llama-bpe"), "qwen2": ("qwen2", "qwen2"), "qwen3": ("qwen2", "qwen2")}
-VOCABULARY |= {"gpt2": ("neox", "gpt-2")}
+VOCABULARY |= {"gpt2": ("smollm", "smollm")}
 """Which vocabulary of the fixtures each architecture gets, and what its file says of how text is cut."""
 
 LAYERS, HEADS, KV_HEADS, WIDTH, INNER, CONTEXT, THETA = 2, 4, 2, 256, 512, 128, 10_000.0

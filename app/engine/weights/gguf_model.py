@@ -70,7 +70,7 @@ _CONTROL, _USER_DEFINED = 3, 4
 def architecture(gguf: Gguf) -> str:
     """Return the architecture. Raises UnsupportedModelError if it is none of those that are read here."""
     name = gguf.metadata.get("general.architecture")
-    if name not in _NAMES:
+    if not isinstance(name, str) or name not in _NAMES:
         raise UnsupportedModelError(
             f"This GGUF file's architecture is {str(name)[:60]!r}; tabgpt reads {', '.join(_NAMES)}. Choose another."
         )
@@ -79,7 +79,7 @@ def architecture(gguf: Gguf) -> str:
             f"This model is split into {gguf.metadata['split.count']} GGUF files, and tabgpt reads one. Join them with "
             "llama.cpp's llama-gguf-split --merge, or choose a smaller quantisation."
         )
-    return str(name)
+    return name
 
 
 def tensors(gguf: Gguf) -> dict[str, TensorRef]:
@@ -199,7 +199,7 @@ def vocabulary(gguf: Gguf) -> Vocabulary:
     for id_, (token, token_kind) in enumerate(zip(tokens, kinds, strict=True)):
         if token_kind in (_CONTROL, _USER_DEFINED) and token:
             added.append(AddedToken(text=token, id=id_, special=token_kind == _CONTROL))
-        elif vocab.setdefault(token, id_) != id_:
+        if vocab.setdefault(token, id_) != id_:
             raise TokenizerError(f"{file}: tokens {vocab[token]} and {id_} are both {token[:40]!r}. It is damaged.")
     begin = meta.get("tokenizer.ggml.bos_token_id")
     begins = meta.get("tokenizer.ggml.add_bos_token", pattern == "llama3") is True
