@@ -223,7 +223,10 @@ def _attention_layers(fields: Fields, n_layer: int) -> list[str]:
     kinds = fields.get("attention_layers")
     if kinds is None:
         kinds = []
-        for group in fields.get("attention_types", [[["global", "local"], n_layer // 2]]):
+        groups = fields.get("attention_types", [[["global", "local"], n_layer // 2]])
+        if not isinstance(groups, list) or len(groups) > _LAYERS:
+            raise ModelFileError(f"config.json: attention_types is {str(groups)[:40]!r}, no list of groups.")
+        for group in groups:
             match group:
                 case [list(names), int(times)] if 0 <= times <= _LAYERS and len(names) <= _LAYERS:
                     kinds += names * times
