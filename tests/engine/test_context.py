@@ -36,6 +36,6 @@ def test_what_is_asked_for_is_had_or_refused() -> None:
     assert cache_context(config, 1, max_binding=1 << 27) == 1
     with pytest.raises(OptionError, match="from 1 to 40960 for this model, not 40961"):
         cache_context(config, 40961)
-    with pytest.raises(OptionError, match="takes 164 MB a layer.*at most 16384"):
+    with pytest.raises(OptionError, match=r"takes 164 MB a layer.*at most 16384"):
         cache_context(config, 20000, max_binding=1 << 27)
     assert cache_context(config, None, max_binding=1 << 20) == 128
