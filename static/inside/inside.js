@@ -27,6 +27,8 @@ class Inside extends HTMLElement {
 
   connectedCallback() {
     if (this.#reader) return;
+    this.role ??= "region";
+    this.ariaLabel ??= "Looking inside";
     this.#reader = new Reader(() => this.#changed(), (error) => this.#fail(error));
     const style = h("link", { rel: "stylesheet", href: new URL("./inside.css", import.meta.url).href });
     style.addEventListener("load", () => this.#build());

@@ -85,12 +85,12 @@ export class Layers {
 export function strip(values, name, { width = 384, height = 18 } = {}) {
   const most = values.reduce((high, value) => Math.max(high, Math.abs(value)), 0);
   const canvas = h("canvas", { class: "in-strip", role: "img" });
-  const context = paint(canvas, Math.min(width, Math.max(values.length, 64)), height);
+  const context = paint(canvas, width, height);
   const image = new OffscreenCanvas(values.length, 1);
   const small = /** @type {any} */ (image.getContext("2d"));
   small.putImageData(signedImage(small, values, most), 0, 0);
   context.imageSmoothingEnabled = false;
-  context.drawImage(image, 0, 0, Math.min(width, Math.max(values.length, 64)), height);
+  context.drawImage(image, 0, 0, width, height);
   const sum = values.reduce((total, value) => total + value, 0);
   const label = `${name}: ${values.length} numbers, mean ${(sum / values.length).toPrecision(2)}, largest ${most.toPrecision(3)}`;
   canvas.setAttribute("aria-label", label);

@@ -3,12 +3,13 @@
 
 import { lm } from "../lm.js";
 import { integer } from "../format.js";
-import { h, percent, quoted, visible } from "./dom.js";
+import { h, icon, percent, quoted, visible } from "./dom.js";
 import { onTheme, tint } from "./colours.js";
 import { strip } from "./layers.js";
 import { Viewer } from "./viewer.js";
 
 const BEST = 10;
+const SHOWN = 7;
 
 /** @typedef {import("../lm.js").Inspection} Inspection */
 /** @typedef {{title: string, text: (found: Inspection) => string, show: (found: Inspection) => Node[], sources: (found: Inspection) => import("./viewer.js").Place[]}} Screen */
@@ -85,8 +86,11 @@ export class Walk {
       ...screen.show.call(shown, found),
       h("p", { class: "in-sources" }, "What did it: ", ...screen.sources(found).map((/** @type {import("./viewer.js").Place} */ place) => this.viewer.link(place))));
     [...this.places.querySelectorAll("button")].forEach((button, i) => {
-      if (i === this.#at) button.setAttribute("aria-current", "step");
-      else button.removeAttribute("aria-current");
+      if (i === this.#at) {
+        button.setAttribute("aria-current", "step");
+        // On a phone they are one row; only that row may scroll, not the page.
+        this.places.scrollTo({ left: button.offsetLeft - this.places.offsetLeft - 40 });
+      } else button.removeAttribute("aria-current");
     });
     this.back.disabled = this.#at === 0;
     this.next.disabled = this.#at === SCREENS.length - 1;
@@ -98,7 +102,7 @@ export class Walk {
       const select = h("select", { "aria-label": name }, ...Array.from({ length: count }, (_, i) => h("option", { value: i }, `${name} ${i + 1}`)));
       select.value = String(value);
       select.addEventListener("change", () => chosen(Number(select.value)));
-      return h("div", { class: "select" }, select);
+      return h("div", { class: "select" }, select, icon("M6 8l4 4 4-4"));
     };
     return h("div", { class: "in-choose" },
       pick("Layer", n_layer, this.#layer, (layer) => {
@@ -132,7 +136,7 @@ export class Walk {
           says.textContent = says.textContent?.replace(`token ${chosen}`, quoted(text)) ?? "";
         }).catch(() => {}); // its number has to do
       }
-      bars.replaceChildren(list(order.slice(0, BEST).map((id) => ({ text: known.get(id) ?? `#${id}`, share: shares[id] }))));
+      bars.replaceChildren(list(order.slice(0, SHOWN).map((id) => ({ text: known.get(id) ?? `#${id}`, share: shares[id] }))));
     };
     temperature.addEventListener("input", () => {
       this.#temperature = Number(temperature.value);
