@@ -19,12 +19,12 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.serving import serving
 
-LFS = (".safetensors", ".bin")
+LFS = (".safetensors", ".bin", ".gguf")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SIGNATURE = "signature=made+up/for%3Dtests"
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 548105171\n"
@@ -125,6 +125,8 @@ class Hub:
     """Without it in `Authorization` the hub, and never the CDN, answers 401."""
     tells_checksums: bool = True
     """Whether raw/ gives pointers, and the redirect X-Linked-Etag."""
+    lists: bool = True
+    """Whether it tells which files a repository has."""
     finished: int = 0
     """Answers that were sent to their end."""
     weather: random.Random | None = None
@@ -157,7 +159,7 @@ class Hub:
     def reset(self, folder: Path) -> None:
         """Serve another folder, and forget all that was."""
         self.folder, self.latency_s, self.bytes_per_s, self.finished = folder, 0.0, 0.0, 0
-        self.commit, self.token, self.tells_checksums = COMMIT, None, True
+        self.commit, self.token, self.tells_checksums, self.lists = COMMIT, None, True, True
         self.weather = None
         self.struck.clear()
         self.asked.clear()
@@ -197,6 +199,9 @@ class Hub:
         fits = len(parts) >= 5 and parts[2] in ("resolve", "raw") and ".." not in parts
         file = "/".join(parts[4:]) if fits else scope["path"]
         asked = self._note("hub", request, f"raw/{file}" if fits and parts[2] == "raw" else file)
+        if parts[:2] == ["api", "models"] and self.lists and request.method == "GET":
+            await self._answer(asked, self._listing(file, request, parts), scope, receive, send)
+            return
         if request.method == "OPTIONS":
             headers = _CORS | {"access-control-allow-headers": "authorization, range, x-anything"}
             await self._answer(asked, Response(status_code=204, headers=headers), scope, receive, send)
@@ -245,6 +250,19 @@ class Hub:
             etag = hashlib.sha256(f"{path} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
             response = self._serve(file, _File(path), request, {"etag": f'"{etag}"'})
         await self._answer(asked, response, scope, receive, send)
+
+    def _listing(self, file: str, request: Request, parts: list[str]) -> Response:
+        """api/models/OWNER/NAME/revision/REVISION: the commit, and the files."""
+        fault = self._next_fault(file)
+        if fault is not None:
+            return self._faulty(fault, None, request)
+        fits = len(parts) == 6 and parts[4] == "revision" and parts[5] in ("main", self.commit) and ".." not in parts
+        folder = self.folder.joinpath(*parts[2:4])
+        if not fits or not folder.is_dir():
+            return self._missing()
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        listed = {"id": "/".join(parts[2:4]), "siblings": [{"rfilename": name} for name in names]}
+        return JSONResponse(listed | ({} if self.commit is None else {"sha": self.commit}), headers=_CORS)
 
     def _note(self, origin: str, request: Request, file: str) -> Asked:
         headers = dict(request.headers)

@@ -253,6 +253,8 @@ class CachedFiles:
         self._folder: str | None = None
         self._kept: dict[str, list[Range]] = {}
         self._absent: set[str] = set()
+        self._missed: set[str] = set()
+        """Files that were not there, asked for before the commit was known."""
         self._checked: set[str] = set()
         self.complete = False
         """Whether all of the model that is wanted was kept once."""
@@ -278,6 +280,8 @@ class CachedFiles:
             about = {"model": self.model, "commit": self._source.commit, "repository": self._source.repository}
             await self._cache.put_json(folder, _ABOUT, about)
         self._folder = folder
+        for file in self._missed - self._absent:
+            await self._note_absence(file)
 
     async def check(self, on_check: Callable[[str], None] = lambda _: None) -> None:
         """Compare each file of weights of which every byte is kept with the SHA-256 that the hub gives, once.
@@ -393,10 +397,10 @@ class CachedFiles:
                 raise
             return blob.to_bytes()
         except NotFoundError:
+            self._missed.add(file)
             if self._source.commit is not None:
                 await self._cache.settle(self._source, self._fallback)
                 await self.look()
-                await self._note_absence(file)
             raise
         if self._source.commit is not None:
             await self._cache.settle(self._source, self._fallback)
