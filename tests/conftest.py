@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.server.asgi import make_app
+from app.server.chat_model import ensure_chat_model
 from app.server.runtime import ensure_runtime
 from app.server.site import Site
 from tests.serving import serving
@@ -15,6 +16,12 @@ from tests.serving import serving
 def runtime_folder() -> Path:
     """The Pyodide runtime, fetched into the usual cache by whoever needs it first."""
     return ensure_runtime()
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The model of --offline-chat, fetched into the usual cache by whoever needs it first."""
+    return ensure_chat_model()
 
 
 @pytest.fixture(scope="session")
