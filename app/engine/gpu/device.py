@@ -105,6 +105,7 @@ class Device:
             return Tuning(
                 subgroup_size=size,
                 lanes=4,
+                most_lanes=4,
                 matvec_threads=64,
                 combine_threads=64,
                 tile=16,

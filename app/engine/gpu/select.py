@@ -15,9 +15,11 @@ _PROLOGUE_NUMBERS = {None: 0, "layer_norm": 1, "combine": 2, "rms_norm": 3}
 
 
 _EARLY_CHUNKS = 4
-"""Loads of weights that a thread starts before the prologue: as many as registers are cheap for."""
+"""Loads of weights that a thread starts before all else: as many as registers are cheap for."""
 _ENOUGH_WORKGROUPS = 1024
 """Workgroups that fill any GPU."""
+_ENOUGH_THREADS = 65_536
+"""Threads that do."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class Tuning:
     subgroup_size: int | None = None
     """None: no subgroup operations. 0: they exist, in varying sizes up to `lanes`. Else the one size that occurs."""
     lanes: int = 32
-    """Threads that share a row of a matvec."""
+    """Threads that share a row of a matvec, where there are many rows."""
+    most_lanes: int = 128
+    """Threads that share a long row at most, where there are few rows."""
     matvec_threads: int = 128
     """Threads in a workgroup of a matvec."""
     combine_threads: int = 256
@@ -209,13 +213,13 @@ class Selector:
         paired: bool,
     ) -> Dispatch:
         prologue = node.attrs.get("prologue")
-        lanes = self.tuning.lanes
         threads = self.tuning.combine_threads if prologue == "combine" else self.tuning.matvec_threads
-        reduce_pieces, reduce_constants = self._reduce(lanes, threads)
         k = int(constants["K"])
-        chunk = 128 // BITS[self.matrices[weight_of(node).name].precision]
-        chunks = -(-k // (chunk * lanes))
-        early = min(chunks, _EARLY_CHUNKS // (2 if paired else 1)) if prologue else 0
+        in_row = k * BITS[self.matrices[weight_of(node).name].precision] // 128
+        lanes = self._lanes(items, in_row, threads)
+        reduce_pieces, reduce_constants = self._reduce(lanes, threads)
+        chunks = -(-in_row // lanes)
+        early = min(chunks, _EARLY_CHUNKS // (2 if paired else 1))
         # A prologue is worth many items where there are more workgroups than a GPU runs at once anyway.
         repeat = max(1, min(8, items // (threads // lanes) // _ENOUGH_WORKGROUPS)) if prologue else 1
         x = node.inputs["x"]
@@ -233,6 +237,15 @@ class Selector:
         bindings["norm"] = _vectors(node, "norm_weight", "norm_bias")
         name = kernel("matvec", *_enable_first(*pieces, *reduce_pieces), **constants)
         return Dispatch(name, bindings, _spread(-(-items // (threads // lanes * repeat))), node)
+
+    def _lanes(self, items: int, chunks: int, threads: int) -> int:
+        """How many threads share an item with rows of so many chunks: more than `lanes` if the GPU has too little to do
+        otherwise, and each still has a few chunks."""
+        lanes = self.tuning.lanes
+        most = min(self.tuning.most_lanes, threads)
+        while 2 * lanes <= most and chunks >= 3 * lanes and items * lanes < _ENOUGH_THREADS:
+            lanes *= 2
+        return lanes
 
     def _elementwise(self, name: str, node: Node, inputs: dict[str, str], *pieces: str) -> Dispatch:
         stride = padded(node.out.width)

@@ -23,6 +23,7 @@ VARIANTS: tuple[dict[str, int | None], ...] = (
     {"matvec_threads": 256},
     {"matvec_threads": 64},
     {"lanes": 64},
+    {"most_lanes": 32},
     {"subgroup_size": None},
     {"combine_threads": 128},
 )
@@ -61,7 +62,7 @@ def parse_tuning(text: str, base: Tuning) -> Tuning:
             raise OptionError(f"tuning must be auto, default, or name=number, ...; the names are {', '.join(known)}.")
         changes[name] = None if value == "none" else int(value)
     tuning = changed(base, changes)
-    powers = (tuning.lanes, tuning.matvec_threads, tuning.combine_threads, tuning.sampler_threads)
+    powers = (tuning.lanes, tuning.most_lanes, tuning.matvec_threads, tuning.combine_threads, tuning.sampler_threads)
     fits = (
         all(0 < number <= 256 and number & (number - 1) == 0 for number in powers)
         and tuning.lanes <= min(tuning.matvec_threads, tuning.combine_threads)

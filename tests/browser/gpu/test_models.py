@@ -129,6 +129,10 @@ def test_unfused_plans_agree(lab: Lab, lab_url: str, rules: list[str]) -> None:
         ("head-80-relu", {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32}),
         ("head-80-relu", {"lanes": 64, "matvec_threads": 128, "tile": 16, "side": 4}),
         ("qwen3-head-24", {}),
+        (
+            "qwen3-head-24",
+            {"lanes": 4, "matvec_threads": 32, "combine_threads": 32, "most_lanes": 32, "subgroup_size": 4},
+        ),
         ("qwen3-head-24", {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32}),
         ("llama-one-kv-head", {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4}),
     ],

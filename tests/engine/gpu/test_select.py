@@ -47,6 +47,17 @@ def test_a_token_takes_so_many_launches_a_layer(family: str, wanted: int) -> Non
     assert len(selector(graph=graph).dispatches(graph)) == 2 * wanted + 2  # the embedding, and lm_head
 
 
+def test_few_long_rows_are_shared_by_more_threads() -> None:
+    chosen = selector(tuning=Tuning(lanes=32, most_lanes=128))
+    assert chosen._lanes(896, 304, 128) == 128  # Qwen2.5-0.5B's down_proj in q8
+    assert chosen._lanes(768, 96, 256) == 64  # GPT-2's attn.c_proj in f16
+    assert chosen._lanes(3072, 96, 128) == 32  # its c_fc has rows enough
+    assert chosen._lanes(50257, 96, 128) == 32
+    assert chosen._lanes(768, 24, 128) == 32  # too short
+    assert chosen._lanes(896, 304, 32) == 32
+    assert selector(tuning=Tuning(lanes=4, most_lanes=4))._lanes(896, 304, 64) == 4
+
+
 def test_layers_share_their_pipelines() -> None:
     dispatches = selector().dispatches(fuse(graph_of(single=True, n_layer=3)))
     assert len({dispatch.kernel for dispatch in dispatches}) == 7
