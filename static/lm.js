@@ -69,6 +69,7 @@
  * @property {Float32Array} attention [layers, heads, position + 1]: how that token attends to each
  * @property {Float32Array} norms [layers + 1] length of its residual stream, before the first layer and after each
  * @property {Float32Array} cosines [layers + 1] to the final one
+ * @property {Float32Array} strip [layers + 1, n_embd] that stream itself
  * @property {Candidate[][]} lens [layers + 1] the likeliest tokens if the model ended there; empty unless asked for
  *
  * @typedef {object} InspectOptions
@@ -192,7 +193,7 @@ class LanguageModel {
   #lastId = 0;
   /** @type {Map<number, {resolve: (value: any) => void, reject: (error: Error) => void, method: string}>} */
   #pending = new Map();
-  /** @type {Map<string, Set<(data: any) => void>>} */
+  /** What each listener wants to see of the inside, beside the event. @type {Map<string, Map<(data: any) => void, number>>} */
   #listeners = new Map();
   /** @type {Error|null} */
   #dead = null;
@@ -404,11 +405,12 @@ class LanguageModel {
    * @template {keyof Events} E
    * @param {E} event "status", "progress", "token", "inside" or "error"
    * @param {(data: Events[E]) => void} listener
+   * @param {{lens?: number}} [show] for "inside": so many of the likeliest tokens after each layer
    * @returns {() => void} call it to unsubscribe
    */
-  on(event, listener) {
-    const listeners = this.#listeners.get(event) ?? new Set();
-    this.#listeners.set(event, listeners.add(listener));
+  on(event, listener, { lens = 0 } = {}) {
+    const listeners = this.#listeners.get(event) ?? new Map();
+    this.#listeners.set(event, listeners.set(listener, lens));
     return () => listeners.delete(listener);
   }
 
@@ -418,7 +420,8 @@ class LanguageModel {
    * @returns {GenerateOptions}
    */
   #watched(options) {
-    return this.#listeners.get("inside")?.size ? { inspect: true, ...options } : options;
+    const wishes = [...(this.#listeners.get("inside")?.values() ?? [])];
+    return wishes.length ? { inspect: { lens: Math.max(...wishes) }, ...options } : options;
   }
 
   /**
@@ -501,7 +504,7 @@ class LanguageModel {
    * @param {unknown} data
    */
   #emit(event, data) {
-    for (const listener of this.#listeners.get(event) ?? []) {
+    for (const listener of this.#listeners.get(event)?.keys() ?? []) {
       try {
         listener(data);
       } catch (error) {

@@ -214,9 +214,9 @@ async def watched(
 ) -> AsyncGenerator[list[Token], None]:
     """A `TokenSource` that goes token by token and shows with each what the model looked like that chose it.
 
-    That is `inside` {position, attention [n_layer, n_head, position + 1], norms, cosines: [n_layer + 1], lens}: the
-    last token's row of every map, its residual stream as in `inspect`, and, if the options ask for it, for each place
-    of the stream the likeliest tokens as (id, log-probability).
+    That is `inside` {position, attention [n_layer, n_head, position + 1], norms, cosines: [n_layer + 1], strip
+    [n_layer + 1, n_embd], lens}: the last token's row of every map, its residual stream as in `inspect`, and, if the
+    options ask for it, for each place of the stream the likeliest tokens as (id, log-probability).
     """
     inspector = cast(InspectableRunner, runner).inspector()
     config, history = cast(InspectableRunner, runner).config, list(ids)
@@ -234,6 +234,7 @@ async def watched(
             "attention": weights[:, :, 0],
             "norms": norms[:, 0],
             "cosines": cosines[:, 0],
+            "strip": np.ascontiguousarray(stream[:, 0]),
             "lens": [top(row, options.inspect or 0) for row in lens],
         }
         chosen = sample(logits, options.rules, uniform, history=history)

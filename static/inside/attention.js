@@ -10,6 +10,7 @@ const CELLS = 24;
 /** Weights that are fetched at once: all layers and heads of a text of usual length. */
 const AT_ONCE = 4_000_000;
 const STEP_MS = 220;
+const LIVE_MS = 80;
 
 export class Attention {
   #reader;
@@ -172,6 +173,7 @@ export class Attention {
   #keep({ attention, n }) {
     if (!attention) return;
     const { layers, heads, maps } = attention;
+    this.#version += 1;
     layers.forEach((layer, i) => heads.forEach((head, j) => {
       const start = (i * heads.length + j) * n * n;
       this.#maps.set(this.#key(layer, head), Array.from({ length: n }, (_, q) => maps.subarray(start + q * n, start + q * n + q + 1)));
@@ -190,13 +192,20 @@ export class Attention {
     this.#stop();
     if (!this.#live) this.#recent = [];
     this.#live += 1;
+    this.#version += 1;
+    // All rows of a long text would take hundreds of megabytes: then only those of the map that is shown are kept.
+    const all = pairs * width ** 2 <= AT_ONCE;
     const pooled = new Float32Array(pairs * CELLS);
     for (let pair = 0; pair < pairs; pair++) {
       const row = attention.subarray(pair * width, (pair + 1) * width);
       const key = this.#key(Math.floor(pair / this.#heads), pair % this.#heads);
-      const rows = this.#maps.get(key) ?? [];
-      rows[position] = row;
-      this.#maps.set(key, rows);
+      if (all || key === this.#key()) {
+        const rows = this.#maps.get(key) ?? [];
+        rows[position] = all ? row : row.slice();
+        this.#maps.set(key, rows);
+      } else {
+        this.#maps.delete(key);
+      }
       for (let c = 0; c < CELLS; c++) {
         const first = Math.floor((c * width) / CELLS);
         const stop = Math.max(first + 1, Math.floor(((c + 1) * width) / CELLS));
@@ -215,11 +224,16 @@ export class Attention {
   }
 
   #soon() {
-    this.#frame ||= requestAnimationFrame(() => {
+    this.#frame ||= requestAnimationFrame((now) => {
       this.#frame = 0;
+      // Tokens may come faster than a thousand small maps can be drawn.
+      if (this.#live && now - this.#drawnAt < LIVE_MS) return this.#soon();
+      this.#drawnAt = now;
       this.#redraw();
     });
   }
+
+  #drawnAt = 0;
 
   #redraw() {
     if (!this.#layers) return;
@@ -286,17 +300,8 @@ export class Attention {
     const cell = Math.max((room - labels) / n, 0.5);
     const side = cell * n;
     const context = paint(this.matrix, labels + side, side);
-    const cells = new Float32Array(n * n);
-    const rows = this.#maps.get(this.#key());
-    for (let q = 0; q < n; q++) {
-      const row = rows?.[q];
-      if (row) cells.set(row.length > n ? row.subarray(0, n) : row, q * n);
-    }
-    const image = new OffscreenCanvas(n, n);
-    const small = /** @type {any} */ (image.getContext("2d"));
-    small.putImageData(imageOf(small, cells, n), 0, 0);
     context.imageSmoothingEnabled = false;
-    context.drawImage(image, labels, 0, side, side);
+    context.drawImage(this.#image(n), labels, 0, side, side);
     // The page's colours, as the canvas's own: a custom property would still say light-dark().
     const { color: accent, borderTopColor: line, caretColor: muted, fontFamily } = getComputedStyle(this.matrix);
     context.strokeStyle = line;
@@ -319,6 +324,28 @@ export class Attention {
   }
 
   #geometry = { labels: 0, cell: 1 };
+
+  /** The map, a pixel a weight, drawn anew only if it is another one. @param {number} n */
+  #image(n) {
+    const rows = this.#maps.get(this.#key());
+    const of = `${this.#key()} ${n} ${this.#version} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+    if (this.#drawn?.of === of) return this.#drawn.image;
+    const cells = new Float32Array(n * n);
+    for (let q = 0; q < n; q++) {
+      const row = rows?.[q];
+      if (row) cells.set(row.length > n ? row.subarray(0, n) : row, q * n);
+    }
+    const image = new OffscreenCanvas(n, n);
+    const small = /** @type {any} */ (image.getContext("2d"));
+    small.putImageData(imageOf(small, cells, n), 0, 0);
+    this.#drawn = { of, image };
+    return image;
+  }
+
+  /** @type {{of: string, image: OffscreenCanvas}|null} */
+  #drawn = null;
+  /** Counts what is read of the model, so that drawings are not kept longer. */
+  #version = 0;
 
   /** @param {PointerEvent|MouseEvent} event */
   #hover(event) {

@@ -47,19 +47,32 @@ function current(kind) {
 }
 
 /** Shares are shown by their square root: most of attention is small. @param {number} share from 0 to 1 */
-const placeOf = (share) => 3 * Math.round(Math.sqrt(Math.max(0, Math.min(1, share))) * (STEPS - 1));
+const placeOf = (share) => (share <= 0 ? 0 : Math.round(Math.sqrt(Math.min(1, share)) * (STEPS - 1)));
+
+/** Colours as pixels. @type {Record<string, Uint32Array>} */
+const words = {};
+
+/** A long text's map has a million pixels: a word is written for each, not four bytes. @param {"share"|"signed"} kind */
+function wordsOf(kind) {
+  const name = kind + theme();
+  if (!words[name]) {
+    const colours = current(kind);
+    const bytes = new Uint8ClampedArray(4 * STEPS).fill(255);
+    for (let i = 0; i < STEPS; i++) bytes.set(colours.subarray(3 * i, 3 * i + 3), 4 * i);
+    words[name] = new Uint32Array(bytes.buffer);
+  }
+  return words[name];
+}
 
 /**
  * Fill an image with shares, a pixel each.
  * @param {CanvasRenderingContext2D} context @param {ArrayLike<number>} shares @param {number} width
  */
 export function imageOf(context, shares, width) {
-  const colours = current("share");
+  const words = wordsOf("share");
   const image = context.createImageData(width, Math.max(1, shares.length / width));
-  for (let i = 0; i < shares.length; i++) {
-    const at = placeOf(shares[i]);
-    image.data.set([colours[at], colours[at + 1], colours[at + 2], 255], 4 * i);
-  }
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < shares.length; i++) pixels[i] = words[placeOf(shares[i])];
   return image;
 }
 
@@ -68,13 +81,13 @@ export function imageOf(context, shares, width) {
  * @param {CanvasRenderingContext2D} context @param {ArrayLike<number>} values @param {number} most
  */
 export function signedImage(context, values, most) {
-  const colours = current("signed");
+  const words = wordsOf("signed");
   const image = context.createImageData(values.length, 1);
+  const pixels = new Uint32Array(image.data.buffer);
   for (let i = 0; i < values.length; i++) {
     const scaled = Math.max(-1, Math.min(1, values[i] / (most || 1)));
     const strength = Math.sign(scaled) * Math.sqrt(Math.abs(scaled));
-    const at = 3 * Math.round(((strength + 1) / 2) * (STEPS - 1));
-    image.data.set([colours[at], colours[at + 1], colours[at + 2], 255], 4 * i);
+    pixels[i] = words[Math.round(((strength + 1) / 2) * (STEPS - 1))];
   }
   return image;
 }
@@ -82,7 +95,7 @@ export function signedImage(context, values, most) {
 /** @param {number} share @returns {{background: string, ink: string}} with at least 4.5 to 1 between them */
 export function tint(share) {
   const colours = current("share");
-  const at = placeOf(share);
+  const at = 3 * placeOf(share);
   const rgb = [colours[at], colours[at + 1], colours[at + 2]];
   const [r, g, b] = rgb.map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
   const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;

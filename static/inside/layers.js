@@ -37,11 +37,29 @@ export class Layers {
   }
 
   open() {
-    this.#off = [onTheme(() => this.#draw())];
+    this.#off = [onTheme(() => this.#draw()), lm.on("inside", (data) => this.#live(data), { lens: LENS })];
   }
 
   close() {
     for (const off of this.#off) off();
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+  }
+
+  #frame = 0;
+  /** @type {import("../lm.js").Events["inside"]|null} */
+  #latest = null;
+
+  /** What chose the token that was just written. @param {import("../lm.js").Events["inside"]} inside */
+  #live(inside) {
+    this.#latest = inside;
+    this.#frame ||= requestAnimationFrame(() => {
+      this.#frame = 0;
+      const { norms, cosines, strip, lens, position, text } = this.#latest ?? inside;
+      this.says.textContent = `Live, at ${position + 1}: how “${visible(text)}” took shape.`;
+      this.#rows(norms.length - 1, norms, cosines, strip,
+        lens.map((best) => best.map(({ id, text: word, logprob }) => ({ id, text: word, probability: Math.exp(logprob) }))));
+    });
   }
 
   async update() {
@@ -62,13 +80,21 @@ export class Layers {
     const { layers, lens, n, n_layer: count, position, tokens } = this.#found ?? {};
     if (!layers || !lens || n === undefined || count === undefined || position === undefined || !tokens) return;
     this.says.textContent = `At ${position + 1} of ${n}, after “${visible(tokens[position].text)}”: how the next token takes shape.`;
-    const width = layers.strip.length / (count + 1);
+    const column = (/** @type {Float32Array} */ values) => Float32Array.from({ length: count + 1 }, (_, place) => values[place * n + position]);
+    this.#rows(count, column(layers.norms), column(layers.cosines), layers.strip, lens);
+  }
+
+  /**
+   * @param {number} count of layers @param {Float32Array} norms @param {Float32Array} cosines @param {Float32Array} vectors
+   * @param {{id: number, text: string, probability: number}[][]} lens
+   */
+  #rows(count, norms, cosines, vectors, lens) {
+    const width = vectors.length / (count + 1);
     this.body.replaceChildren(...lens.map((best, place) => {
-      const values = layers.strip.subarray(place * width, (place + 1) * width);
+      const values = vectors.subarray(place * width, (place + 1) * width);
       const name = place === 0 ? "Embedding" : `Layer ${place}`;
-      const [norm, cosine] = [layers.norms[place * n + position], layers.cosines[place * n + position]];
       return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, strip(values, name)),
-        h("td", { class: "in-number" }, norm.toPrecision(3)), h("td", { class: "in-number" }, cosine.toFixed(3)),
+        h("td", { class: "in-number" }, norms[place].toPrecision(3)), h("td", { class: "in-number" }, cosines[place].toFixed(3)),
         ...best.map(({ text, probability, id }) => {
           const { background, ink } = tint(probability);
           const chip = h("span", { class: "in-chip", title: `id ${id}, ${percent(probability)}` },

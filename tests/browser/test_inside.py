@@ -212,6 +212,22 @@ def test_it_is_live_while_the_model_writes(desk: Page) -> None:
     assert any(text.startswith("Live: each small map has the last") for text in notes)
     expect(view.locator(".in-token")).to_have_count(before + 4)
     expect(view.locator(".in-token[data-written]")).to_have_count(4)
+
+    # The layers, too: what is shown last chose the last token.
+    view = show(desk, "Layers")
+    expect(view.locator(".in-chip").first).to_be_visible(timeout=SLOW_MS)
+    evaluate(
+        desk,
+        """() => {
+            globalThis.said = [];
+            const says = document.querySelector(".in-layers .in-says");
+            new MutationObserver(() => said.push(says.textContent)).observe(says, { childList: true });
+        }""",
+    )
+    result = evaluate(desk, "() => lm.complete({ ids: [5, 6, 7], max_new_tokens: 3, temperature: 0 })")
+    expect(view.get_by_role("status")).to_contain_text("how the next token takes shape", timeout=SLOW_MS)
+    assert len(result["ids"]) == 3
+    assert any(text.startswith("Live, at 5: how") for text in evaluate(desk, "() => said"))
     desk.keyboard.press("Control+z")
 
 

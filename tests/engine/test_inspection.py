@@ -210,6 +210,7 @@ async def test_a_generation_that_is_watched_is_the_same(story: tuple[EagerRunner
         np.testing.assert_allclose(inside["attention"], row, atol=1e-5)
         np.testing.assert_allclose(inside["norms"], report["layers"]["norms"][:, position], rtol=1e-4)
         np.testing.assert_allclose(inside["cosines"], report["layers"]["cosines"][:, position], atol=1e-4)
+        np.testing.assert_allclose(np.linalg.norm(inside["strip"], axis=-1), inside["norms"], rtol=1e-5)
         assert inside["lens"][-1][:2] == [(id_, pytest.approx(logprob, abs=1e-4)) for id_, logprob in token.top]
 
 
