@@ -9,7 +9,7 @@ from weights_tool.__main__ import main
 STORY = Path(__file__).parents[1] / "static" / "models" / "story"
 TOKENIZER = ("tokenizer.json", "vocab.json", "merges.txt")
 
-_RELATIVE = {
+_RELATIVE: dict[str, object] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

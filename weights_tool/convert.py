@@ -1,4 +1,4 @@
-"""`convert`: a GPT-2 from other layouts into the one that the page reads."""
+"""`convert`: a model from other layouts into the one that the page reads."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.errors import ModelFileError
-from app.engine.models import weight_specs
+from app.engine.models import FAMILIES, Family, family_of, weight_specs
 from app.engine.models.config import Config, config_from_dict
 from app.engine.tokenizer import Tokenizer
 from app.engine.weights.compact import CODES
@@ -27,7 +27,7 @@ from weights_tool.stored import FLOATS, MASK, PIECE, Stored, find_weights
 from weights_tool.writing import Floats, Tensor, check_room, total_bytes, write_model
 
 HELP = """\
-Write a GPT-2 as the page reads it: config.json, safetensors with transformers' names, and the tokenizer's files.
+Write a model as the page reads it: config.json, safetensors with transformers' names, and the tokenizer's files.
 
 SRC is a folder or a file with
   safetensors, one or several files with an index
@@ -40,7 +40,7 @@ The tokenizer is taken from SRC, or from --vocab; for a character-level nanoGPT 
 """
 
 # What trainers wrap a model in.
-_PREFIXES = re.compile(r"^(_orig_mod\.|module\.|model\.|transformer\.)+")
+_PREFIXES = re.compile(r"^(_orig_mod\.|module\.|model\.|transformer\.|gpt_neox\.)+")
 _LINEAR = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
 
 
@@ -63,7 +63,8 @@ def run(options: argparse.Namespace) -> int:
     folder = source if source.is_dir() else source.parent
     found, extra = find_weights(source)
     nano = isinstance(extra.get("model_args"), dict)
-    tensors = canonical(found)
+    family = FAMILIES["gpt2"] if nano else family_of(config_from_dict(read_config(folder)))
+    tensors = canonical(found, family)
     if any(name.endswith(CODES) or f"{CODES}." in name for name in tensors):
         raise ModelFileError(f"{source} is quantised, in tabgpt's own format. Convert the original model.")
     raw = nano_config(extra["model_args"], tensors) if nano else read_config(folder)
@@ -71,9 +72,10 @@ def run(options: argparse.Namespace) -> int:
     if nano and (count := len_of(tokenizer)) is not None:
         raw |= {"vocab_size": min(raw["vocab_size"], count)}
     config = config_from_dict(raw)
-    parts = [fitted(spec, tensors, linear=nano) for spec in weight_specs(tie(config, tensors))]
+    specs = weight_specs(tie(config, tensors))
+    parts = [fitted(spec, tensors, linear=nano, prefix=family.prefix) for spec in specs]
     raw["tie_word_embeddings"] = "lm_head.weight" not in {part.name for part in parts}
-    dtype = options.dtype or common_dtype(tensors, parts)
+    dtype = options.dtype or common_dtype(tensors, specs)
     old = old_model(options.out, force=options.force)
     nbytes = total_bytes(parts, dtype)
     check_room(options.out, nbytes)
@@ -90,18 +92,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def canonical(found: dict[str, Stored]) -> dict[str, Stored]:
+def canonical(found: dict[str, Stored], family: Family) -> dict[str, Stored]:
     """Return tensors by the names of `weight_specs`, without mask buffers."""
     tensors: dict[str, Stored] = {}
     for name, stored in found.items():
         short = _PREFIXES.sub("", name)
+        if short.startswith(f"{family.old_head}."):
+            short = "lm_head" + short.removeprefix(family.old_head)
         if MASK.fullmatch(short):
             continue
         if short in tensors:
-            raise ModelFileError(f"Two tensors would be named {short!r}; the file is no plain GPT-2.")
+            raise ModelFileError(f"Two tensors would be named {short!r}; the file is no plain model.")
         tensors[short] = stored
-    if "wte.weight" not in tensors and "lm_head.weight" in tensors:
-        tensors["wte.weight"] = tensors["lm_head.weight"]
+    embedding = f"{family.embedding}.weight"
+    if embedding not in tensors and "lm_head.weight" in tensors:
+        tensors[embedding] = tensors["lm_head.weight"]
     return tensors
 
 
@@ -173,7 +178,7 @@ def len_of(tokenizer: dict[str, bytes]) -> int | None:
 
 def tie(config: Config, tensors: dict[str, Stored]) -> Config:
     """Say whether lm_head is the embedding again."""
-    head, table = tensors.get("lm_head.weight"), tensors.get("wte.weight")
+    head, table = tensors.get("lm_head.weight"), tensors.get(f"{family_of(config).embedding}.weight")
     tied = head is None or (table is not None and same(head, table))
     return replace(config, tied=tied)
 
@@ -187,10 +192,10 @@ def same(one: Stored, other: Stored) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one.pieces(), other.pieces(), strict=True))
 
 
-def fitted(spec: WeightSpec, tensors: dict[str, Stored], *, linear: bool) -> Tensor:
-    """Return a tensor as `spec` wants it. `linear`: [out, in] matrices are to be transposed."""
+def fitted(spec: WeightSpec, tensors: dict[str, Stored], *, linear: bool, prefix: str) -> Tensor:
+    """Return a tensor as `spec` wants it, named with `prefix`. `linear`: [out, in] matrices are to be transposed."""
     stored = tensors.get(spec.name)
-    name = spec.name if spec.name.startswith("lm_head") else f"transformer.{spec.name}"
+    name = spec.name if spec.name.startswith("lm_head") else prefix + spec.name
     if stored is None and spec.name.endswith(".bias") and linear:
         return Tensor(name=name, shape=spec.shape, pieces=partial(_zeros, spec.shape[0]))
     if stored is None:
@@ -208,9 +213,9 @@ def fitted(spec: WeightSpec, tensors: dict[str, Stored], *, linear: bool) -> Ten
     return Tensor(name=name, shape=spec.shape, pieces=partial(_first, stored, count))
 
 
-def common_dtype(tensors: dict[str, Stored], parts: list[Tensor]) -> str:
+def common_dtype(tensors: dict[str, Stored], specs: list[WeightSpec]) -> str:
     """Return the dtype that all wanted tensors have, else F32."""
-    wanted = {part.name.removeprefix("transformer.") for part in parts}
+    wanted = {spec.name for spec in specs}
     dtypes = {stored.dtype for name, stored in tensors.items() if name in wanted}
     return dtypes.pop() if len(dtypes) == 1 else "F32"
 

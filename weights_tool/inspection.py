@@ -82,6 +82,7 @@ async def inspect_source(source: Source, name: str) -> dict[str, Any]:
     specs = weight_specs(checkpoint.config)
     needed = {spec.name for spec in checkpoint.stored(specs)}
     found |= {
+        "family": checkpoint.config.family,
         "config": asdict(checkpoint.config),
         "format": checkpoint.scheme,
         "parameters": sum(prod(spec.shape) for spec in specs),
@@ -117,9 +118,9 @@ def _text(found: dict[str, Any]) -> str:
     lines = [found["folder"]]
     if config := found.get("config"):
         lines.append(
-            f"  GPT-2: {config['n_layer']} layers, {config['n_head']} heads, width {config['n_embd']} (inner "
-            f"{config['n_inner']}), context {config['n_ctx']}, vocabulary {config['n_vocab']}, {config['activation']}, "
-            f"lm_head {'tied' if config['tied'] else 'separate'}"
+            f"  {found['family']}: {config['n_layer']} layers, {config['n_head']} heads, width {config['n_embd']} "
+            f"(inner {config['n_inner']}), context {config['n_ctx']}, vocabulary {config['n_vocab']}, "
+            f"{config['activation']}, lm_head {'tied' if config['tied'] else 'separate'}"
         )
         stored = f" in tabgpt's format {found['format']}" if found["format"] else ""
         lines.append(f"  {found['parameters']:,} parameters, {found['weights_bytes']:,} bytes of weights{stored}")

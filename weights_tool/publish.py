@@ -97,7 +97,7 @@ def model_card(folder: Path, title: str, license_: str | None, dtype: str) -> st
     found = asyncio.run(inspect(folder))
     config = found["config"]
     library = "tabgpt" if found["format"] else "transformers"
-    head = ["---", f"library_name: {library}", "pipeline_tag: text-generation", "tags: [gpt2, tabgpt]"]
+    head = ["---", f"library_name: {library}", "pipeline_tag: text-generation", f"tags: [{found['family']}, tabgpt]"]
     head += [f"license: {license_}"] if license_ else []
     return "\n".join(
         [
@@ -106,8 +106,9 @@ def model_card(folder: Path, title: str, license_: str | None, dtype: str) -> st
             "",
             f"# {title}",
             "",
-            f"A GPT-2 of {found['parameters']:,} parameters in {dtype}: {config['n_layer']} layers, {config['n_head']} "
-            f"heads, width {config['n_embd']}, context {config['n_ctx']}, {config['n_vocab']:,} tokens.",
+            f"A {found['family']} model of {found['parameters']:,} parameters in {dtype}: {config['n_layer']} layers, "
+            f"{config['n_head']} heads, width {config['n_embd']}, context {config['n_ctx']}, "
+            f"{config['n_vocab']:,} tokens.",
             "",
             "It runs in a browser tab with tabgpt: give this repository's name, or the address of this folder, as the",
             "model. `SHA256SUMS` has the files' checksums.",

@@ -19,7 +19,7 @@ from weights_tool.writing import Floats
 PIECE = 1 << 20
 """Values read at once."""
 FLOATS = ("F32", "F16", "BF16")
-MASK = re.compile(r"(.*\.)?attn\.(masked_)?bias")
+MASK = re.compile(r"(.*\.)?(attn|attention)\.(masked_)?bias|(.*\.)?rotary_emb\.inv_freq")
 """Names of buffers that a model makes for itself."""
 
 

@@ -11,10 +11,22 @@ from app.engine.models import FAMILIES
 from tests import models
 from tests.engine.weights.http_transport import HttpTransport
 from tests.hub_double import hub_double
+from weights_tool.__main__ import main
+from weights_tool.measure import logits
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
     assert {*models.FAMILIES, "gpt2"} == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_neox"])
+def test_a_quantised_folder_gives_the_same_in_q8(tmp_path: Path, family: str) -> None:
+    """Codes and scales of queries, keys and values are put together as the weights are."""
+    models.write_family(tmp_path / "me" / "plain", family)
+    assert main(["quantize", str(tmp_path / "me" / "plain"), "--to", "q8", "--out", str(tmp_path / "me" / "q8")]) == 0
+    ids = [5, 900, 8000, 77]
+    plain, q8 = (logits(tmp_path / "me" / name, ids) for name in ("plain", "q8"))
+    assert 0 < np.sqrt(np.square(plain - q8).mean()) < 0.02
 
 
 async def test_every_family_loads_and_writes(tmp_path: Path) -> None:

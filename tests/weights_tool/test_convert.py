@@ -40,7 +40,10 @@ def test_pytorch_checkpoints(tmp_path: Path, file: str) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    ["bf16-sharded-untied-1009", "gelu-erf-sharded", "tied-but-stored", "tied-but-different", "head-without-table"],
+    [
+        *("bf16-sharded-untied-1009", "gelu-erf-sharded", "tied-but-stored", "tied-but-different"),
+        *("head-without-table", "llama-biases-llama3", "qwen3-head-24", "neo-local-windows", "neox-parallel"),
+    ],
 )
 def test_safetensors_of_every_kind(tmp_path: Path, case: str) -> None:
     assert main(["convert", str(PARITY / case), "--out", str(tmp_path), "--dtype", "F32", "--max-file-mb", "0.02"]) == 0
