@@ -186,6 +186,7 @@ class Selector:
             end = ("activation", "epilogue")
             items = padded(layout.rows)
         assert not paired or len(layout.parts) == 1, f"{weight.name} is in parts"
+        assert not paired or self.tuning.tile // self.tuning.side % 2 == 0, "a thread's block must hold whole pairs"
         pieces = ("step", f"weights_{layout.precision}", *end)
         for index, part in enumerate(layout.parts):
             # The last part also writes the output's padding.

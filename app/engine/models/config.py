@@ -159,11 +159,15 @@ def parse_config(data: bytes | str) -> Config:
         raise ModelFileError(f"config.json is not valid JSON ({error}). The repository may be damaged.") from error
     if not isinstance(raw, dict):
         raise ModelFileError("config.json must hold an object. The repository may be damaged.")
-    return config_from_dict(raw)
+    # Trainers leave this in the file for a layout that the checkpoint no longer has; transformers does not look at it.
+    return config_from_dict({name: value for name, value in raw.items() if name != "rope_interleaved"})
 
 
 def config_from_dict(raw: Mapping[str, Any]) -> Config:
-    """Validate the contents of a `config.json`; errors as in `parse_config`."""
+    """Validate the contents of a `config.json`, or what another format says in its words; errors as in `parse_config`.
+
+    `rope_interleaved`, from a format whose rows are so: see `Rope.interleaved`.
+    """
     model_type = raw.get("model_type", "gpt2")
     read = _READERS.get(model_type) if isinstance(model_type, str) else None
     if read is None:

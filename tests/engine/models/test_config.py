@@ -148,6 +148,8 @@ def test_the_rotary_layout_of_other_formats_can_be_told() -> None:
     plain = config_from_dict(LLAMA)
     assert plain.rope is not None
     assert config.rope == replace(plain.rope, interleaved=True)
+    # transformers does not look at it in a config.json, where some trainers leave it
+    assert parse_config(json.dumps(LLAMA | {"rope_interleaved": True})) == plain
 
 
 @pytest.mark.parametrize("family", FAMILIES)
