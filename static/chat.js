@@ -12,6 +12,7 @@ import { patiently } from "./writing.js";
 
 const VIEW_KEY = "tabgpt.view";
 const NEAR_END = 64;
+const MARGIN = 24;
 /** What models that think aloud put around that. */
 const THOUGHT = /^\s*<think>([\s\S]*?)(?:<\/think>\s*|$)/;
 
@@ -87,7 +88,9 @@ export class Chat {
   update() {
     const { loaded, generating, failed } = this.session;
     const open = this.isOpen;
+    const opened = open && document.body.dataset.view !== "chat";
     document.body.dataset.view = open ? "chat" : "text";
+    if (opened) this.#toEnd();
     element("views").hidden = !loaded?.chat;
     element("view-text").setAttribute("aria-pressed", String(!open));
     element("view-chat").setAttribute("aria-pressed", String(open));
@@ -161,18 +164,22 @@ export class Chat {
     if (follow) this.#toEnd();
   }
 
-  #atEnd() {
-    const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
-    return scrollHeight - scrollTop - clientHeight < NEAR_END;
+  /** Pixels of the conversation's end below the upper edge of the foot. */
+  get #overhang() {
+    const foot = document.querySelector(".foot")?.getBoundingClientRect().top ?? innerHeight;
+    return this.#log.getBoundingClientRect().bottom + MARGIN - foot;
   }
 
-  #toEnd() {
-    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+  #atEnd() {
+    return this.#overhang < NEAR_END;
   }
 
   /** Wide, the view scrolls; narrow, the whole page does. */
-  get #scroller() {
-    return getComputedStyle(this.#box).overflowY === "auto" ? this.#box : /** @type {HTMLElement} */ (document.scrollingElement);
+  #toEnd() {
+    const over = this.isOpen ? this.#overhang : 0;
+    if (over <= 0) return;
+    if (getComputedStyle(this.#box).overflowY === "auto") this.#box.scrollTop += over;
+    else scrollBy(0, over);
   }
 
   #draw() {

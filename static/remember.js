@@ -5,8 +5,8 @@
 /** @typedef {import("./document.js").Token} Token */
 /** @typedef {import("./editor.js").State} State */
 
-/** Characters. Browsers give five million or so to a site. */
-const ROOM = 1_500_000;
+/** Tokens up to which their alternatives are kept: browsers give five million characters or so to a site. */
+const MOST_DETAILED = 2500;
 
 /** @param {string} key */
 export function read(key) {
@@ -100,9 +100,9 @@ export function saveDocument({ pieces, generation, caret }) {
       chosen: generation.chosen,
     }),
   });
-  let text = JSON.stringify(plain(true));
-  if (text.length > ROOM) text = JSON.stringify(plain(false));
-  write(KEY, text);
+  const all = [pieces, ...(generation?.takes ?? []).map((take) => take.pieces)].flat();
+  const count = all.reduce((sum, piece) => sum + (piece.tokens?.length ?? 0), 0);
+  write(KEY, JSON.stringify(plain(count <= MOST_DETAILED)));
 }
 
 /** @returns {State|null} */

@@ -33,9 +33,12 @@ export class Sheet {
   constructor(listener) {
     const area = this.#area;
     area.addEventListener("input", () => listener.typed(area.value, area.selectionEnd));
-    document.addEventListener("selectionchange", () => {
+    const look = () => {
       if (document.activeElement === area && !area.readOnly) listener.moved(area.selectionEnd);
-    });
+    };
+    document.addEventListener("selectionchange", look);
+    // Not every browser tells of a textarea's.
+    for (const event of ["keyup", "pointerup"]) area.addEventListener(event, look);
   }
 
   get area() {

@@ -30,7 +30,9 @@ worker.addEventListener("message", (/** @type {MessageEvent} */ { data }) => {
 });
 worker.addEventListener("fetch", (/** @type {any} */ event) => {
   const path = pathOf(event.request);
-  if (path !== null) event.respondWith(answer(path, event.request));
+  if (path === null) return;
+  event.respondWith(answer(path, event.request));
+  if (event.request.mode === "navigate") event.waitUntil(leaveToOthers());
 });
 
 /** Get every file of this version: from an earlier one where it is the same. */
@@ -74,6 +76,12 @@ async function kept() {
   );
   return async (/** @type {string} */ path, /** @type {string} */ hash) =>
     found.find(({ files }) => files[path] === hash)?.cache.match(urlOf(path));
+}
+
+/** Another site may have moved to this address, as they do on localhost: then it is not ours to answer for. */
+async function leaveToOthers() {
+  const answered = await fetch(urlOf("sw-files.js"), { cache: "no-store" }).catch(() => null);
+  if (answered?.status === 404 || answered?.status === 410) await worker.registration.unregister();
 }
 
 /** Delete what earlier versions had. */

@@ -16,12 +16,15 @@ import { Sheet } from "./sheet.js";
 /** Likeliest tokens that are asked for with each one that is written. */
 const ALTERNATIVES = 10;
 const SAVE_MS = 400;
+/** A long text takes its time: saving it must not take more than a thirtieth of all. */
+const SHARE = 30;
 /** How long the text must have rested before others are told of it. */
 const REST_MS = 500;
 
 export class Writing {
   #meter = new Meter();
   #saving = 0;
+  #pause = SAVE_MS;
   #resting = 0;
   #rested = 0;
   /** Ids of what was typed, for the vocabulary that they are of. */
@@ -181,13 +184,15 @@ export class Writing {
   }
 
   #saveSoon() {
-    this.#saving ||= setTimeout(() => this.#save(), SAVE_MS);
+    this.#saving ||= setTimeout(() => this.#save(), this.#pause);
   }
 
   #save() {
     clearTimeout(this.#saving);
     this.#saving = 0;
+    const start = performance.now();
     saveDocument(this.editor.snapshot);
+    this.#pause = Math.max(SAVE_MS, SHARE * (performance.now() - start));
   }
 
   /** Tell others of the text once it has rested and the engine has nothing else to do. */

@@ -13,9 +13,9 @@ START_S = 15.0
 
 
 @contextmanager
-def serving(application: ASGIApp) -> Iterator[str]:
-    """Serve from a thread on a free port of 127.0.0.1; yield the address, with a slash at the end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def serving(application: ASGIApp, *, port: int = 0) -> Iterator[str]:
+    """Serve from a thread on a port of 127.0.0.1 (0: a free one); yield the address, with a slash at the end."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         server = uvicorn.Server(
             uvicorn.Config(application, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1)
         )

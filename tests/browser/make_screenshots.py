@@ -1,4 +1,4 @@
-"""Makes README's two pictures of the real page: `python -m tests.browser.make_screenshots`.
+"""Makes README's pictures of the real page, each in light and in dark: `python -m tests.browser.make_screenshots`.
 
 They show whatever adapter and speed this machine has. `--flag=--FLAG` (several times) starts Chromium with these flags
 instead of the software adapter's.
@@ -7,8 +7,9 @@ instead of the software adapter's.
 import argparse
 import sys
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from app.server.asgi import make_app
 from app.server.runtime import ensure_runtime
@@ -19,8 +20,22 @@ from tests.serving import serving
 
 DOCS = Path(__file__).parents[2] / "docs"
 MAX_BYTES = 250_000
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PROMPT = "Once upon a time"
 SEED = 7
+
+
+def take(page: Page, folder: Path, name: str, *, rest: bool = True) -> None:
+    """Take a picture in light and in dark colours; `rest`: the pointer out of the way."""
+    if rest:
+        page.mouse.move(0, 0)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(500)  # for colours that change smoothly
+        path = folder / f"{name}-{scheme}.png"
+        page.screenshot(path=path)
+        print(f"{path}: {path.stat().st_size:,} bytes, {Sheet(page).status.text_content()}")
+        assert path.stat().st_size <= MAX_BYTES
 
 
 def main() -> int:
@@ -36,18 +51,24 @@ def main() -> int:
             args=[*FLAGS, *(options.flag or WEBGPU_FLAGS)],
             chromium_sandbox=False,
         )
-        for scheme in ("light", "dark"):
-            page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
-            sheet = Sheet(page).open(f"{url}?seed={SEED}&prompt={PROMPT.replace(' ', '%20')}").ready()
-            sheet.run()  # the first one waits for the GPU's compiler, which is not what the picture is about
-            sheet.run()
-            page.mouse.move(0, 0)
-            page.wait_for_timeout(500)  # for colours that change smoothly
-            path = options.out / f"screenshot-{scheme}.png"
-            page.screenshot(path=path)
-            print(f"{path}: {path.stat().st_size:,} bytes, {sheet.status.text_content()}")
-            assert path.stat().st_size <= MAX_BYTES
-            page.close()
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        sheet = Sheet(page).open(f"{url}?seed={SEED}&prompt={PROMPT.replace(' ', '%20')}").ready()
+        length = page.get_by_label("Max new tokens", exact=True)
+        length.fill("2")
+        sheet.run()  # the first one waits for the GPU's compiler, which is not what the picture is about
+        page.get_by_role("button", name="Undo").click()
+        length.fill("110")
+        sheet.run()
+        sheet.text.focus()
+        take(page, options.out, "screenshot")
+        page.locator("#tokens").click()
+        # The token that the model was least sure of, with what else it might have written.
+        surprising = max(page.locator(".chip").all()[8:60], key=lambda chip: int(chip.get_attribute("data-shade") or 0))
+        box = surprising.bounding_box()
+        assert box
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.get_by_role("group", name="Token", exact=True).wait_for()
+        take(page, options.out, "tokens", rest=False)
         browser.close()
     site.close()
     return 0

@@ -4,6 +4,7 @@ import hashlib
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Request, expect
@@ -89,3 +90,21 @@ def test_it_works_offline_after_one_visit_and_offers_a_new_version(
     size = (tmp_path / "dist" / "models" / "story" / "model.safetensors").stat().st_size
     assert part == [206, f"bytes 8-15/{size}", 8]
     assert evaluate(page, "async () => fetch('nowhere').then(() => true, () => false)") is False
+
+    # Something else is at its address.
+    console.allow("404")
+    port = urlsplit(address).port
+    assert port
+    with serving(Starlette(), port=port):
+        page.reload()
+        expect(sheet.text).to_be_visible()
+        evaluate(
+            page,
+            """async () => {
+                while ((await navigator.serviceWorker.getRegistrations()).length)
+                    await new Promise((resolve) => setTimeout(resolve, 50));
+            }""",
+        )
+        answer = page.reload()
+        assert answer
+        assert answer.status == 404
