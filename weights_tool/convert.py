@@ -19,6 +19,7 @@ from app.engine.tokenizer import Tokenizer
 from app.engine.weights.compact import CODES
 from app.engine.weights.spec import WeightSpec
 from weights_tool.folder import TOKENIZER_FILES
+from weights_tool.from_gguf import read_model
 from weights_tool.output import add_command, add_output, max_bytes, old_model
 from weights_tool.pickled import read_plain
 from weights_tool.progress import Progress
@@ -35,6 +36,9 @@ SRC is a folder or a file with
   nothing that a pickle may carry is run
   nanoGPT's ckpt.pt: the config comes from its model_args, Linear weights are transposed, biases that it goes without
   become zeros, and rows that pad the vocabulary beyond the tokenizer's tokens are dropped
+
+  a GGUF file of a Llama, Qwen2, Qwen3 or GPT-2, dequantised, in F16 unless --dtype says otherwise; tokenizer and chat
+  template come with it (this needs the extra: pip install 'tabgpt[tools]')
 
 The tokenizer is taken from SRC, or from --vocab; for a character-level nanoGPT from its --meta meta.pkl.
 """
@@ -60,6 +64,9 @@ def run(options: argparse.Namespace) -> int:
     source: Path = options.source
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist.")
+    if source.is_file() and source.suffix.lower() == ".gguf":
+        raw, parts, tokenizer = read_model(source)
+        return write(options, raw, parts, options.dtype or "F16", tokenizer)
     folder = source if source.is_dir() else source.parent
     found, extra = find_weights(source)
     nano = isinstance(extra.get("model_args"), dict)
@@ -75,7 +82,13 @@ def run(options: argparse.Namespace) -> int:
     specs = weight_specs(tie(config, tensors))
     parts = [fitted(spec, tensors, linear=nano, prefix=family.prefix) for spec in specs]
     raw["tie_word_embeddings"] = "lm_head.weight" not in {part.name for part in parts}
-    dtype = options.dtype or common_dtype(tensors, specs)
+    return write(options, raw, parts, options.dtype or common_dtype(tensors, specs), tokenizer)
+
+
+def write(
+    options: argparse.Namespace, raw: dict[str, Any], parts: list[Tensor], dtype: str, tokenizer: dict[str, bytes]
+) -> int:
+    """Write a model's folder; return the exit status."""
     old = old_model(options.out, force=options.force)
     nbytes = total_bytes(parts, dtype)
     check_room(options.out, nbytes)

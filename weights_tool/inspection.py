@@ -8,17 +8,20 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from app.engine.chat_files import read_chat_files
 from app.engine.errors import EngineError, OptionError
 from app.engine.models import weight_specs
+from app.engine.weights.gguf import read_gguf
 from app.engine.weights.hub import Source, open_source
 from app.engine.weights.loader import check_tensors, load_tokenizer, open_checkpoint
 from app.engine.weights.plan import plan
 from weights_tool.folder import folder_source
+from weights_tool.from_gguf import differences, gguf_source
 
 HELP = """\
 Read a model's config, the headers of its weights and its tokenizer as the page would, without reading the weights, and
-say what the page would download. The model is a folder, OWNER/NAME[@REVISION] on the hub, or the address of a folder
-(the last two need the extra: pip install 'tabgpt[tools]').
+say what the page would download. The model is a folder, a GGUF file, OWNER/NAME[@REVISION] on the hub (for GGUF also
+OWNER/NAME:Q4_K_M or OWNER/NAME/FILE.gguf), or the address of a folder or GGUF file (all but a folder need the extra: pip install 'tabgpt[tools]').
 Exit status 1 if something in it cannot be used.
 """
 
@@ -31,7 +34,7 @@ def add_inspect(commands: Any) -> None:
         description=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="folder, OWNER/NAME on the hub, or address of a folder")
+    parser.add_argument("model", metavar="MODEL", help="folder, GGUF file, OWNER/NAME on the hub, or an address")
     parser.add_argument("--hub", metavar="URL", help="base address of another hub")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -40,10 +43,12 @@ def add_inspect(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do what the command line asks; return the exit status."""
     folder = Path(options.model)
-    if folder.is_dir():
+    if folder.is_file() and folder.suffix.lower() == ".gguf":
+        found = asyncio.run(inspect_gguf(folder))
+    elif folder.is_dir():
         found = asyncio.run(inspect(folder))
     elif folder.is_absolute() or options.model.startswith(".") or "/" not in options.model:
-        raise NotADirectoryError(f"{options.model!r} is not a folder.")
+        raise NotADirectoryError(f"{options.model!r} is not a folder, and no GGUF file.")
     else:
         found = asyncio.run(inspect_remote(options.model, options.hub))
     print(json.dumps(found, indent=2) if options.json else _text(found))
@@ -55,6 +60,18 @@ async def inspect(folder: Path) -> dict[str, Any]:
     found = await inspect_source(folder_source(folder), str(folder))
     if "files" in found:
         found["files"] = {name: (folder / name).stat().st_size for name in found["files"]}
+    return found
+
+
+async def inspect_gguf(path: Path) -> dict[str, Any]:
+    """Return what is known of a GGUF file; what the `gguf` package reads otherwise is a fault, too."""
+    source = gguf_source(path)
+    found = await inspect_source(source, str(path))
+    if "files" in found:
+        found["files"] = {path.name: path.stat().st_size}
+        found["faults"] += [
+            f"the gguf package disagrees: {said}" for said in differences(path, await read_gguf(source, path.name))
+        ]
     return found
 
 
@@ -94,6 +111,7 @@ async def inspect_source(source: Source, name: str) -> dict[str, Any]:
         },
         "unused": sorted(checkpoint.tensors.keys() - needed),
         "tokenizer": None,
+        "chat": False,
         "page": None,
     }
     try:
@@ -107,8 +125,9 @@ async def inspect_source(source: Source, name: str) -> dict[str, Any]:
     except EngineError as error:
         found["faults"].append(f"{type(error).__name__}: {error}")
     try:
-        tokenizer = await load_tokenizer(source, checkpoint.config)
+        tokenizer = await load_tokenizer(source, checkpoint.config, checkpoint.gguf)
         found["tokenizer"] = {"tokens": tokenizer.n_vocab, "eos_id": tokenizer.eos_id}
+        found["chat"] = (await read_chat_files(source, tokenizer, checkpoint.gguf)).template is not None
     except EngineError as error:
         found["faults"].append(f"{type(error).__name__}: {error}")
     return found
@@ -132,6 +151,8 @@ def _text(found: dict[str, Any]) -> str:
             lines.append(
                 f"  tokenizer: {found['tokenizer']['tokens']} tokens, end of text {found['tokenizer']['eos_id']}"
             )
+        if found["chat"]:
+            lines.append("  it has a chat template")
         width = max(map(len, found["tensors"]))
         for name, tensor in found["tensors"].items():
             shape = " × ".join(map(str, tensor["shape"]))
