@@ -21,7 +21,8 @@ from weights_tool.from_gguf import differences, gguf_source
 HELP = """\
 Read a model's config, the headers of its weights and its tokenizer as the page would, without reading the weights, and
 say what the page would download. The model is a folder, a GGUF file, OWNER/NAME[@REVISION] on the hub (for GGUF also
-OWNER/NAME:Q4_K_M or OWNER/NAME/FILE.gguf), or the address of a folder or GGUF file (all but a folder need the extra: pip install 'tabgpt[tools]').
+OWNER/NAME:Q4_K_M or OWNER/NAME/FILE.gguf), or the address of a folder or of a GGUF file. All but a folder need the
+extra: pip install 'tabgpt[tools]'.
 Exit status 1 if something in it cannot be used.
 """
 
