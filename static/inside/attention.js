@@ -10,7 +10,8 @@ const CELLS = 24;
 /** Weights that are fetched at once: all layers and heads of a text of usual length. */
 const AT_ONCE = 4_000_000;
 const STEP_MS = 220;
-const LIVE_MS = 80;
+const LIVE_MS = 100;
+const SLICE = 48;
 
 export class Attention {
   #reader;
@@ -75,10 +76,14 @@ export class Attention {
   #drawLegend;
 
   open() {
+    this.#drawLegend();
     // While somebody listens, a generation goes token by token and shows its inside; when nobody does, it costs nothing.
     this.#off = [
       lm.on("inside", (data) => this.#append(data)),
-      onTheme(() => this.#redraw()),
+      onTheme(() => {
+        this.#drawLegend();
+        this.#redraw();
+      }),
     ];
     const size = new ResizeObserver(() => this.#soon());
     size.observe(this.element);
@@ -89,7 +94,9 @@ export class Attention {
     for (const off of this.#off) off();
     this.#stop();
     cancelAnimationFrame(this.#frame);
+    cancelAnimationFrame(this.#slice);
     this.#frame = 0;
+    this.#thumbsOf = "";
   }
 
   /** Look at the text as it is now. */
@@ -109,7 +116,8 @@ export class Attention {
     this.#keep(found);
     this.#shown = found.n;
     this.#query = found.n - 1;
-    if (found.overview) this.#thumbnails(found.overview.maps, found.overview.cells);
+    if (found.overview) this.#overview = [found.overview.maps, found.overview.cells];
+    this.#version += 1;
     this.#redraw();
     if (!this.#maps.has(this.#key())) this.#fetch();
   }
@@ -237,9 +245,13 @@ export class Attention {
 
   #redraw() {
     if (!this.#layers) return;
-    this.#drawLegend();
-    if (this.#live) this.#liveThumbnails();
-    else if (this.#lastOverview) this.#thumbnails(...this.#lastOverview);
+    // Hundreds of small maps are drawn anew only if they are other ones, not whenever somebody points at a token.
+    const of = `${this.#version} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+    if (this.#thumbsOf !== of) {
+      this.#thumbsOf = of;
+      if (this.#live) this.#liveThumbnails();
+      else if (this.#overview) this.#thumbnails(...this.#overview);
+    }
     this.note.textContent = this.#live
       ? `Live: each small map has the last ${this.#recent.length} tokens, the newest below.`
       : "Rows are the tokens that look, columns what they look at.";
@@ -251,13 +263,13 @@ export class Attention {
     this.#tell();
   }
 
-  /** @type {[Float32Array, number]|null} */
-  #lastOverview = null;
+  /** Small maps of all layers and heads, and their side. @type {[Float32Array, number]|null} */
+  #overview = null;
+  #thumbsOf = "";
 
   /** @param {Float32Array} maps @param {number} cells */
   #thumbnails(maps, cells) {
-    this.#lastOverview = [maps, cells];
-    this.#thumbs.forEach((button, i) => {
+    this.#inSlices((button, i) => {
       const map = maps.subarray(i * cells * cells, (i + 1) * cells * cells);
       this.#drawThumb(button, map, cells);
       let [first, own] = [0, 0];
@@ -272,18 +284,34 @@ export class Attention {
   }
 
   #liveThumbnails() {
-    const map = new Float32Array(this.#recent.length * CELLS);
-    this.#thumbs.forEach((button, i) => {
-      this.#recent.forEach((pooled, row) => map.set(pooled.subarray(i * CELLS, (i + 1) * CELLS), row * CELLS));
+    const recent = [...this.#recent];
+    const map = new Float32Array(recent.length * CELLS);
+    this.#inSlices((button, i) => {
+      recent.forEach((pooled, row) => map.set(pooled.subarray(i * CELLS, (i + 1) * CELLS), row * CELLS));
       this.#drawThumb(button, map, CELLS);
     });
   }
 
+  /** Draw the small maps, a few a frame: a large model has a thousand. @param {(button: HTMLButtonElement, index: number) => void} draw */
+  #inSlices(draw) {
+    cancelAnimationFrame(this.#slice);
+    const buttons = this.#thumbs;
+    let next = 0;
+    const some = () => {
+      for (const stop = Math.min(buttons.length, next + SLICE); next < stop; next++) draw(buttons[next], next);
+      if (next < buttons.length) this.#slice = requestAnimationFrame(some);
+    };
+    some();
+  }
+
+  #slice = 0;
+
   /** @param {HTMLButtonElement} button @param {Float32Array} map @param {number} cells */
   #drawThumb(button, map, cells) {
     const canvas = /** @type {HTMLCanvasElement} */ (button.firstElementChild);
-    canvas.width = cells;
-    canvas.height = map.length / cells;
+    const rows = map.length / cells;
+    if (canvas.width !== cells) canvas.width = cells;
+    if (canvas.height !== rows) canvas.height = rows;
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     context.putImageData(imageOf(context, map, cells), 0, 0);
   }
@@ -295,9 +323,11 @@ export class Attention {
 
   #drawMatrix() {
     const n = this.#shown;
-    const room = Math.max(160, Math.min(this.matrix.parentElement?.clientWidth ?? 360, 420));
+    const room = Math.max(160, Math.min(this.matrix.parentElement?.clientWidth ?? 360, 640));
     const labels = n <= 40 ? 72 : 0;
-    const cell = Math.max((room - labels) / n, 0.5);
+    // On a wide page all of it is to be seen at once.
+    const tallest = this.element.clientWidth > 700 ? Math.max(200, (this.element.parentElement?.clientHeight ?? 470) - 116) : room;
+    const cell = Math.max(Math.min(room - labels, tallest) / n, 0.5);
     const side = cell * n;
     const context = paint(this.matrix, labels + side, side);
     context.imageSmoothingEnabled = false;

@@ -73,6 +73,7 @@ export class Layers {
     this.#found = found;
     this.text.set(found.tokens, promptLength);
     this.text.tint(null, position);
+    this.text.reveal(position);
     this.#draw();
   }
 

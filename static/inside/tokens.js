@@ -4,9 +4,14 @@
 import { h, quoted, roving, visible } from "./dom.js";
 import { tint } from "./colours.js";
 
+const SHADES = 64;
+
 export class TokenText {
   /** @type {HTMLElement[]} */
   #items = [];
+  /** @type {number[]} */
+  #shades = [];
+  #theme = false;
   /** @type {{id: number, text: string}[]} */
   tokens = [];
 
@@ -51,6 +56,7 @@ export class TokenText {
   clear() {
     this.element.replaceChildren();
     this.#items = [];
+    this.#shades = [];
     this.tokens = [];
   }
 
@@ -58,21 +64,24 @@ export class TokenText {
    * Tint by shares; tokens past `shares` fade. @param {ArrayLike<number>|null} shares @param {number} current the one they belong to
    */
   tint(shares, current) {
+    const theme = matchMedia("(prefers-color-scheme: dark)").matches;
     this.#items.forEach((item, i) => {
       item.toggleAttribute("data-current", i === current);
       item.toggleAttribute("data-later", shares !== null && i >= shares.length);
-      if (shares === null || i >= shares.length) {
-        item.removeAttribute("style");
-        return;
-      }
-      const { background, ink } = tint(shares[i]);
+      // Styles cost more than comparing: of a long text most tokens keep theirs.
+      const shade = shares === null || i >= shares.length ? -1 : Math.round(SHADES * Math.sqrt(shares[i]));
+      if (this.#shades[i] === shade && this.#theme === theme) return;
+      this.#shades[i] = shade;
+      const { background, ink } = shade < 0 ? { background: "", ink: "" } : tint((shade / SHADES) ** 2);
       item.style.background = background;
       item.style.color = ink;
     });
+    this.#theme = theme;
   }
 
-  /** @param {number} index */
+  /** Scroll to a token within the text, and nothing else. @param {number} index */
   reveal(index) {
-    this.#items[index]?.scrollIntoView({ block: "nearest" });
+    const item = this.#items[index];
+    if (item) this.element.scrollTop = item.offsetTop - (this.element.clientHeight - item.offsetHeight) / 2;
   }
 }
