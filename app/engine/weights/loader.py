@@ -334,8 +334,7 @@ async def _tied(source: ModelFiles, config: Config, tensors: dict[str, TensorRef
         for name in (family_of(config).embedding, "lm_head")
     )
     if table is None or head is None:
-        # GPT-2's head is always the embedding if there is no other; where a config says otherwise, it is missing.
-        return config.tied or config.family == "gpt2"
+        return config.tied
     if not config.tied or (table.dtype, table.shape) != (head.dtype, head.shape):
         return False
     # Both are stored although the config ties them: transformers ties them only if they are equal. Comparing some

@@ -1,12 +1,15 @@
 """Every family's forward pass in NumPy against transformers' own numbers, read with the engine's own loader."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from app.engine.errors import ModelFileError
 from app.engine.models import FAMILIES, weight_specs
 from app.engine.models.config import Config, config_from_dict
 from app.engine.ops.eager import EagerOps, EagerRunner, KVCache, NumpySink
@@ -80,6 +83,16 @@ def test_stacked_tensors_fill_what_the_model_computes_with(family: str) -> None:
             48,
         )
         assert whole["layers.0.mlp.gate_up_proj.weight"].shape == (160, 48)
+
+
+async def test_a_head_that_is_missing_is_not_replaced_by_the_embedding(tmp_path: Path) -> None:
+    case = PARITY / "neox-sequential"
+    shutil.copyfile(case / "config.json", tmp_path / "config.json")
+    tensors = load_file(case / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelFileError, match=r"no tensor 'lm_head.weight'"):
+        await params_of(tmp_path)
 
 
 def test_tensors_that_leave_a_gap_are_a_mistake() -> None:
