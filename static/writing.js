@@ -218,9 +218,9 @@ export class Writing {
   }
 }
 
-const PATIENCE_MS = 5000;
+const PATIENCE_MS = 20_000;
 
-/** Something small may be under way, such as a look at the next token: try again until it is done. @template T @param {() => Promise<T>} act */
+/** Something small may be under way, such as a look at the next token or inside the model: wait until it is done. @template T @param {() => Promise<T>} act */
 export async function patiently(act) {
   const until = performance.now() + PATIENCE_MS;
   while (true) {

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from app.server.build import build
-from app.server.site import Site
+from app.server.site import Site, assets
 from tests.browser.conftest import Console, Launch, OpenPage
 from tests.browser.waiting import evaluate
 from tests.browser.writing import SLOW_MS, Sheet
@@ -91,20 +92,40 @@ def test_it_works_offline_after_one_visit_and_offers_a_new_version(
     assert part == [206, f"bytes 8-15/{size}", 8]
     assert evaluate(page, "async () => fetch('nowhere').then(() => true, () => false)") is False
 
-    # Something else is at its address.
-    console.allow("404")
-    port = urlsplit(address).port
-    assert port
-    with serving(Starlette(), port=port):
-        page.reload()
-        expect(sheet.text).to_be_visible()
+
+def test_another_site_at_the_same_address_gets_through(
+    tmp_path: Path, launch: Launch, open_page: OpenPage, console: Console
+) -> None:
+    """As on localhost, where one thing is served today and another tomorrow."""
+    console.allow("404|ERR_CONNECTION_REFUSED")
+    (tmp_path / "index.html").write_text("<title>ours</title>")
+    shutil.copy(assets("static") / "sw.js", tmp_path)
+    digest = hashlib.sha256((tmp_path / "index.html").read_bytes()).hexdigest()
+    listing = {"version": "1", "files": {"index.html": digest}}
+    (tmp_path / "sw-files.js").write_text(f"self.SITE = {json.dumps(listing)};\n")
+    page = open_page(launch(webgpu=False), service_workers="allow")
+    with serving(Starlette(routes=[Mount("/", StaticFiles(directory=tmp_path, html=True))])) as address:
+        page.goto(address)
         evaluate(
             page,
             """async () => {
-                while ((await navigator.serviceWorker.getRegistrations()).length)
-                    await new Promise((resolve) => setTimeout(resolve, 50));
+                await navigator.serviceWorker.register("sw.js");
+                const { active } = await navigator.serviceWorker.ready;
+                if (active.state !== "activated")
+                    await new Promise((resolve) => active.addEventListener("statechange", resolve, { once: true }));
             }""",
         )
-        answer = page.reload()
-        assert answer
-        assert answer.status == 404
+    # For its own host, which may only be away, it answers.
+    page.goto(address)
+    page.reload()
+    expect(page).to_have_title("ours")
+    port = urlsplit(address).port
+    assert port
+    with serving(Starlette(), port=port):
+        for _ in range(50):
+            answer = page.reload()
+            assert answer
+            if answer.status == 404:
+                return
+            page.wait_for_timeout(100)
+    pytest.fail("the service worker keeps answering for what is not its own")
