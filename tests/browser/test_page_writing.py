@@ -210,6 +210,50 @@ def test_a_token_tells_of_itself_and_another_may_be_chosen(sheet: Sheet) -> None
     expect(sheet.text).to_have_value(f"Once upon a time{text}")
 
 
+def test_any_edits_leave_the_text_and_whole_tokens(sheet: Sheet) -> None:
+    """Random edits of a text of typed and written pieces, against the same edits of a string."""
+    wrong = evaluate(
+        sheet.page,
+        """async () => {
+            const { cut, difference, generated, join, splice, textOf, typed } =
+                await import(new URL("document.js", document.baseURI).href);
+            let seed = 1;
+            const random = (below) => (seed = (seed * 48271) % 2147483647) % below;
+            const texts = ["", "a", " b", "cd", "\n", "é"];
+            const token = () => ({ id: random(99), text: texts[random(6)], logprob: -1, top: [] });
+            const wrong = [];
+            for (let trial = 0; trial < 300; trial += 1) {
+                let pieces = [];
+                for (let count = random(4); count >= 0; count -= 1) {
+                    const tokens = Array.from({ length: random(6) }, token);
+                    pieces = join(pieces, typed(texts[random(6)]), generated(tokens, "m"));
+                }
+                for (let edit = 0; edit < 5; edit += 1) {
+                    const text = textOf(pieces);
+                    const start = random(text.length + 1);
+                    const end = start + random(text.length - start + 1);
+                    const put = texts[random(6)];
+                    const wanted = text.slice(0, start) + put + text.slice(end);
+                    const { start: from, end: to, text: middle } = difference(text, wanted, start + put.length);
+                    if (text.slice(0, from) + middle + text.slice(to) !== wanted) wrong.push("difference");
+                    pieces = splice(pieces, start, end, put);
+                    if (textOf(pieces) !== wanted) wrong.push(`splice ${text} ${start} ${end} ${put}`);
+                    const at = random(wanted.length + 1);
+                    const [left, right] = cut(pieces, at);
+                    if (textOf(left) !== wanted.slice(0, at) || textOf(join(left, right)) !== wanted) wrong.push("cut");
+                    for (const { text, tokens } of [...left, ...right]) {
+                        if (!text) wrong.push("empty piece");
+                        if (tokens && tokens.map((token) => token.text).join("") !== text) wrong.push("tokens");
+                        if (tokens && !tokens.at(-1).text) wrong.push("half a character at the end");
+                    }
+                }
+            }
+            return wrong;
+        }""",
+    )
+    assert wrong == []
+
+
 def test_a_word_finished_by_hand_is_read_as_one(sheet: Sheet) -> None:
     page = sheet.page
     sheet.text.fill("Once upon a time")
@@ -344,6 +388,10 @@ def test_a_link_writes_the_same_again_and_no_server_sees_it(sheet: Sheet, site_u
     assert again["result"]["ids"] == last["result"]["ids"]
     assert not [url for url in asked if "share=" in url or "dragon" in url]
     assert "#" not in fresh.url
+    # What the receiver had is not lost.
+    for _ in range(2):
+        fresh.get_by_role("button", name="Undo").click()
+    expect(there.text).to_have_value("Once upon a time")
     context.close()
 
 
