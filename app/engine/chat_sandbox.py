@@ -30,6 +30,9 @@ MAX_SIZE = 2_000_000
 """Characters of a value, and of all that is written; an item of a list counts for ITEM of them."""
 ITEM = 64
 MAX_NUMBER_BITS = 256
+MAX_NESTING, MAX_DEPTH = 40, 120
+"""Brackets, blocks and the like within each other; nodes of the tree that the parser makes of them."""
+_BLOCKS = ("for", "if", "macro", "call", "filter", "generation", "with", "autoescape", "block")
 
 _FILTERS = (
     *("abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "int"),
@@ -129,10 +132,38 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             raise TemplateLimitError("it takes too long")
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        made = _Counted().visit(super()._parse(source, name, filename))
+        self._check_nesting(source)
+        parsed = super()._parse(source, name, filename)
+        _check_depth(parsed)
+        made = _Counted().visit(parsed)
         assert isinstance(made, nodes.Template)
         made.set_lineno(1)
         return made
+
+    def _check_nesting(self, source: str) -> None:
+        """Refuse what would make the parser call itself too often: in the page a stack that overflows ends Python."""
+        brackets = blocks = prefixes = elses = 0
+        before, opens = "", False
+        for _, kind, value in self.lex(source):
+            if kind == "whitespace":
+                continue
+            if kind in ("block_begin", "variable_begin"):
+                elses = 0
+            elif kind == "block_end":
+                blocks += opens
+                opens = False
+            elif kind == "operator":
+                brackets += (value in "([{") - (value in ")]}")
+                opens = opens and value != "="
+            elif kind == "name" and before == "block_begin":
+                blocks -= value.startswith("end")
+                opens = value in _BLOCKS or value == "set"  # {% set x = 1 %} has no end
+            elif kind == "name" and value == "else":
+                elses += 1
+            prefixes = prefixes + 1 if value in ("-", "+", "not") else 0
+            before = kind
+            if max(brackets, blocks, prefixes, elses) > MAX_NESTING:
+                raise TemplateLimitError("it is nested too deep")
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call what a template may call."""
@@ -285,6 +316,16 @@ def size_of(value: Any, depth: int = 0) -> int:
         if total > MAX_SIZE:
             break
     return total
+
+
+def _check_depth(node: nodes.Node) -> None:
+    """Refuse a tree that is too deep for the compiler. (A sum of many parts is one, as the parser reads it.)"""
+    waiting = [(node, 1)]
+    while waiting:
+        parent, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise TemplateLimitError("it is nested too deep")
+        waiting += [(child, depth + 1) for child in parent.iter_child_nodes()]
 
 
 def _raise(message: Any) -> None:

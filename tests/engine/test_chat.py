@@ -139,7 +139,18 @@ DOUBLING = "{% set ns = namespace(x=X) %}{% for i in range(60) %}{% set ns.x = E
         ("{{ '{:1000000000}'.format(1) }}", "calls 'format'"),
         ("{{ strftime_now('%Y' * 101) }}", "date's format"),
         ("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}", "recursive loops"),
-        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "calls itself|too deep|does not work"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "nested too deep"),
+        ("{{ " + "[" * 5000 + "]" * 5000 + " }}", "nested too deep"),
+        ("{{ 1" + "+1" * 5000 + " }}", "nested too deep"),
+        ("{{ " + "not " * 5000 + "1 }}", "nested too deep"),
+        ("{{ " + "- " * 5000 + "1 }}", "nested too deep"),
+        ("{{ " + "1 if 0 else " * 5000 + "1 }}", "nested too deep"),
+        ("{{ messages" + ".a" * 5000 + " }}", "nested too deep"),
+        ("{{ 1" + "|abs" * 5000 + " }}", "nested too deep"),
+        ("{{ range" + "(1)" * 5000 + " }}", "nested too deep"),
+        ("{% if 1 %}" * 5000 + "x" + "{% endif %}" * 5000, "nested too deep"),
+        ("{% for x in [1] %}" * 100 + "x" + "{% endfor %}" * 100, "nested too deep"),
+        ("{% set x %}" * 100 + "x" + "{% endset %}" * 100, "nested too deep"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),
         ("{{ messages.clear() }}", "unsafe"),
@@ -168,6 +179,12 @@ def test_a_long_conversation_is_no_attack(tokenizer: Tokenizer) -> None:
     for name in ("smollm2", "qwen2", "qwen3", "turns"):
         chat = Chat((FOLDER / f"{name}.jinja").read_text(), tokenizer, names=EXPECTED["names"])
         assert chat.render(talk).count("word") == 501 * 150
+
+
+def test_many_parts_side_by_side_are_no_nesting(tokenizer: Tokenizer) -> None:
+    template = "{% set a = (1) %}{% if a == 1 %}{{ [a] | length }}{% else %}{{ -a }}{% endif %}" * 200
+    template += "{% set b %}x{% endset %}{% for k in [1] if k == 1 %}{{ b if k else not a }}{% endfor %}" * 200
+    assert Chat(template, tokenizer).render([user("")]) == "1" * 200 + "x" * 200
 
 
 def test_an_empty_conversation_is_refused(tokenizer: Tokenizer) -> None:
