@@ -154,8 +154,11 @@ def test_open_opens_the_address_that_is_served(tmp_path: Path) -> None:
 def test_serve_is_the_default_command() -> None:
     assert COMMANDS[0] == "serve"
     assert vars(parse([])) == vars(parse(["serve"]))
-    assert vars(parse(["--port", "1", "--open"])) == {"command": "serve", "host": "127.0.0.1", "port": 1, "open": True}
+    options = {"command": "serve", "host": "127.0.0.1", "port": 1, "open": True, "offline_chat": False}
+    assert vars(parse(["--port", "1", "--open"])) == options
+    assert parse(["--offline-chat"]).offline_chat
     assert parse(["build", "x"]).folder == Path("x")
+    assert parse(["build", "x", "--offline-chat"]).offline_chat
 
 
 @pytest.mark.parametrize("arguments", [["--port", "65536"], ["--port", "-1"], ["--port", "x"], ["build"], ["nonsense"]])
