@@ -219,7 +219,7 @@ def test_any_edits_leave_the_text_and_whole_tokens(sheet: Sheet) -> None:
                 await import(new URL("document.js", document.baseURI).href);
             let seed = 1;
             const random = (below) => (seed = (seed * 48271) % 2147483647) % below;
-            const texts = ["", "a", " b", "cd", "\n", "é"];
+            const texts = ["", "a", " b", "cd", "\\n", "é"];
             const token = () => ({ id: random(99), text: texts[random(6)], logprob: -1, top: [] });
             const wrong = [];
             for (let trial = 0; trial < 300; trial += 1) {
