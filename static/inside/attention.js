@@ -103,8 +103,8 @@ export class Attention {
   async update() {
     const { ids, promptLength, state, model } = this.#reader;
     if (state === "generating" || !ids.length || !model) return;
-    const all = this.#layers * this.#heads * ids.length ** 2 <= AT_ONCE;
-    const attention = this.#layers && !all ? { layers: [this.#layer], heads: [this.#head] } : ids.length <= 170;
+    // At first it is not known how many layers and heads there are: then only a short text's maps are fetched at once.
+    const attention = !this.#layers ? ids.length <= 60 : this.#fits(ids.length) || { layers: [this.#layer], heads: [this.#head] };
     const found = await this.#reader.look(() => lm.inspect({ ids, overview: CELLS, attention }));
     if (!found) return;
     this.#live = 0;
@@ -119,6 +119,7 @@ export class Attention {
     if (found.overview) this.#overview = [found.overview.maps, found.overview.cells];
     this.#version += 1;
     this.#redraw();
+    this.text.reveal(this.#query);
     if (!this.#maps.has(this.#key())) this.#fetch();
   }
 
@@ -167,11 +168,16 @@ export class Attention {
     if (!this.#maps.has(this.#key())) this.#fetch();
   }
 
+  /** Whether the maps of all layers and heads are fetched at once. @param {number} n tokens */
+  #fits(n) {
+    return this.#layers * this.#heads * n ** 2 <= AT_ONCE;
+  }
+
   async #fetch() {
     const { ids, state } = this.#reader;
     if (state === "generating") return;
-    const [layer, head] = [this.#layer, this.#head];
-    const found = await this.#reader.look(() => lm.inspect({ ids, attention: { layers: [layer], heads: [head] } }));
+    const attention = this.#fits(ids.length) || { layers: [this.#layer], heads: [this.#head] };
+    const found = await this.#reader.look(() => lm.inspect({ ids, attention }));
     if (!found || found.n !== this.#tokens.length) return;
     this.#keep(found);
     this.#soon();
@@ -202,7 +208,7 @@ export class Attention {
     this.#live += 1;
     this.#version += 1;
     // All rows of a long text would take hundreds of megabytes: then only those of the map that is shown are kept.
-    const all = pairs * width ** 2 <= AT_ONCE;
+    const all = this.#fits(width);
     const pooled = new Float32Array(pairs * CELLS);
     for (let pair = 0; pair < pairs; pair++) {
       const row = attention.subarray(pair * width, (pair + 1) * width);
@@ -404,7 +410,7 @@ export class Attention {
     if (this.#live) this.text.reveal(this.#tokens.length - 1);
     const name = this.#tokens[this.#query] ? quoted(this.#tokens[this.#query].text) : "";
     if (!row) {
-      this.says.textContent = `How ${name} looks here is read when the text rests.`;
+      this.says.textContent = this.#live ? `How ${name} looks here is read when the text rests.` : `Reading how ${name} looks here…`;
       this.list.replaceChildren();
       return;
     }

@@ -15,7 +15,7 @@ from app.server.asgi import make_app
 from app.server.runtime import ensure_runtime
 from app.server.site import Site
 from tests.browser.conftest import FLAGS, WEBGPU_FLAGS, find_chromium
-from tests.browser.writing import Sheet
+from tests.browser.writing import SLOW_MS, Sheet
 from tests.serving import serving
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,7 +34,7 @@ def take(page: Page, folder: Path, name: str, *, rest: bool = True) -> None:
         page.wait_for_timeout(500)  # for colours that change smoothly
         path = folder / f"{name}-{scheme}.png"
         page.screenshot(path=path)
-        print(f"{path}: {path.stat().st_size:,} bytes, {Sheet(page).status.text_content()}")
+        print(f"{path}: {path.stat().st_size:,} bytes, {Sheet(page).status.first.text_content()}")
         assert path.stat().st_size <= MAX_BYTES
 
 
@@ -69,6 +69,12 @@ def main() -> int:
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         page.get_by_role("group", name="Token", exact=True).wait_for()
         take(page, options.out, "tokens", rest=False)
+        page.locator("#tokens").click()
+        page.get_by_role("group", name="Look inside").get_by_role("button", name="Attention").click()
+        page.locator(".in-list li").first.wait_for(timeout=SLOW_MS)
+        page.locator(".in-thumb").nth(20).click()
+        page.locator(".in-list li").first.wait_for(timeout=SLOW_MS)
+        take(page, options.out, "inside")
         browser.close()
     site.close()
     return 0
