@@ -37,11 +37,29 @@ MIXED = {
 IDS = [5, 9, 200, 3, 77, 1001, 4]
 
 
+# Each of these could end Python in the page, where a stack that overflows cannot be caught.
+DEEP = {
+    "brackets": "{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}",
+    "lists": "{{ " + "[" * 20_000 + "]" * 20_000 + " }}",
+    "sums": "{{ 1" + "+1" * 20_000 + " }}",
+    "nots": "{{ " + "not " * 20_000 + "1 }}",
+    "minuses": "{{ " + "- " * 20_000 + "1 }}",
+    "attributes": "{{ messages" + ".a" * 20_000 + " }}",
+    "filters": "{{ 1" + "|abs" * 20_000 + " }}",
+    "ifs": "{% if 1 %}" * 5000 + "x" + "{% endif %}" * 5000,
+    "macro": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+    "calls": "{{ range" + "(1)" * 20_000 + " }}",
+}
+
+
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     folder = tmp_path_factory.mktemp("hub")
     (folder / "me" / "small-GGUF").mkdir(parents=True)
     write_gguf(folder / "me/small-GGUF/small.Q4_K_M.gguf", "qwen2", MIXED, metadata={"tokenizer.chat_template": CHAT})
+    for name, template in DEEP.items():
+        path = folder / "me/small-GGUF" / f"deep-{name}.gguf"
+        write_gguf(path, "qwen2", {"": "Q4_0"}, metadata={"tokenizer.chat_template": template})
     with hub_double(folder) as running:
         yield running
 
@@ -119,6 +137,18 @@ def test_a_gguf_file_of_this_device(page: Page, hub: Hub) -> None:
         timeout_s=60,
     )
     assert (report["model"], report["backend"], report["chat"]) == ("mine.gguf", "numpy", True)
+
+
+def test_no_template_ends_python(page: Page, hub: Hub) -> None:
+    for name in DEEP:
+        model = f"me/small-GGUF/deep-{name}.gguf"
+        load(page, model=model, hub=hub.url, backend="numpy", cache="off")
+        said = evaluate(
+            page,
+            "() => lm.complete({messages: [{role: 'user', content: 'Hi'}], max_new_tokens: 1}).catch(({name}) => name)",
+        )
+        assert said == "ChatTemplateError", name
+        assert evaluate(page, "() => lm.encode('the')"), name
 
 
 def test_a_model_without_a_template_says_so(page: Page) -> None:
