@@ -29,7 +29,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 @pytest.fixture
 def page(launch: Launch, site: Site) -> Iterator[Page]:
-    context = launch(flags=COLLECTABLE).new_context()
+    context = launch(flags=COLLECTABLE).new_context(service_workers="block")
     made = context.new_page()
     with serving(with_worker_prefix(site, COUNTERS, edits=EDITS)) as url:
         made.goto(url)
