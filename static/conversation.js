@@ -1,7 +1,7 @@
 // @ts-check
 /** A conversation: what was said by whom. Remembered between visits. */
 
-import { parsed, read, write } from "./remember.js";
+import { parsed, readOwn, writeOwn } from "./remember.js";
 
 /** @typedef {{role: "user"|"assistant", content: string}} Turn */
 
@@ -13,7 +13,7 @@ export class Conversation {
   turns = [];
 
   constructor() {
-    const data = parsed(read(KEY));
+    const data = parsed(readOwn(KEY));
     if (typeof data?.system === "string") this.system = data.system;
     if (Array.isArray(data?.turns) && data.turns.every(isTurn)) this.turns = data.turns;
   }
@@ -43,7 +43,7 @@ export class Conversation {
   }
 
   save() {
-    write(KEY, JSON.stringify({ system: this.system, turns: this.turns }));
+    writeOwn(KEY, JSON.stringify({ system: this.system, turns: this.turns }));
   }
 }
 

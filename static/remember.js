@@ -1,5 +1,8 @@
 // @ts-check
-/** What the page keeps between visits, in localStorage. Whatever is found there is checked before it is used. */
+/**
+ * What the page keeps between visits, in localStorage; of texts each tab keeps its own, too, so that two tabs do not take
+ * each other's away. Whatever is found there is checked before it is used.
+ */
 
 /** @typedef {import("./document.js").Piece} Piece */
 /** @typedef {import("./document.js").Token} Token */
@@ -24,6 +27,25 @@ export function write(key, value) {
     else localStorage.setItem(key, value);
   } catch {
     // as above, or it is full
+  }
+}
+
+/** What this tab kept last; in a new tab, what any tab did. @param {string} key */
+export function readOwn(key) {
+  try {
+    return sessionStorage.getItem(key) ?? read(key);
+  } catch {
+    return read(key);
+  }
+}
+
+/** For this tab, whatever others write meanwhile, and for the next new one. @param {string} key @param {string} value */
+export function writeOwn(key, value) {
+  write(key, value);
+  try {
+    sessionStorage.setItem(key, value);
+  } catch {
+    // as above
   }
 }
 
@@ -102,12 +124,12 @@ export function saveDocument({ pieces, generation, caret }) {
   });
   const all = [pieces, ...(generation?.takes ?? []).map((take) => take.pieces)].flat();
   const count = all.reduce((sum, piece) => sum + (piece.tokens?.length ?? 0), 0);
-  write(KEY, JSON.stringify(plain(count <= MOST_DETAILED)));
+  writeOwn(KEY, JSON.stringify(plain(count <= MOST_DETAILED)));
 }
 
 /** @returns {State|null} */
 export function savedDocument() {
-  const data = parsed(read(KEY));
+  const data = parsed(readOwn(KEY));
   const pieces = unpacked(data?.pieces);
   if (!pieces) return null;
   const length = pieces.reduce((sum, piece) => sum + piece.text.length, 0);

@@ -413,6 +413,23 @@ def test_the_text_is_there_after_a_crash(sheet: Sheet, site_url: str) -> None:
     other.close()
 
 
+def test_two_tabs_keep_their_own_texts(sheet: Sheet, site_url: str) -> None:
+    page = sheet.page
+    sheet.text.fill("Written in the first tab")
+    other = page.context.new_page()
+    second = Sheet(other).open(f"{site_url}{SETTINGS}")
+    second.text.fill("Written in the second tab")
+    page.wait_for_timeout(600)
+    other.reload()
+    expect(second.text).to_have_value("Written in the second tab")
+    sheet.text.press("End")
+    page.reload()
+    expect(sheet.text).to_have_value("Written in the first tab")
+    other.close()
+    sheet.ready()
+    spy(page)
+
+
 def test_export(sheet: Sheet) -> None:
     page = sheet.page
     sheet.text.fill("My dog")
