@@ -308,6 +308,7 @@ class Engine:
     async def _load_alone(self, options: LoadOptions) -> Model:
         await self._make_way()
         with self._alone("loading a model"):
+            self._loader.check(options)
             self._free()
             losses = 0
             try:

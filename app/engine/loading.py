@@ -81,6 +81,10 @@ class Loader:
         self._opening = asyncio.Lock()
         self._not_kept: str | None = None
 
+    def check(self, options: LoadOptions) -> None:
+        """Raise OptionError if `options` name no place where a model could be. Asks nobody."""
+        self._sources(options)
+
     async def load(self, options: LoadOptions, backend: Backend) -> Model:
         """Load what `options` ask for onto `backend`; errors as in `Engine.load`."""
         self._status("loading", "Reading the model's description")

@@ -292,7 +292,10 @@ async def test_bad_load_options_leave_the_model_alone(engine: Engine, tiny: dict
     await engine.load(tiny)
     with pytest.raises(OptionError, match="precision"):
         await engine.load(tiny | {"precision": "f8"})
-    assert engine.encode("a")
+    for name in ("asdf qwerty!!", "http://", "no/such/thing/here", "../x"):
+        with pytest.raises(OptionError):
+            await engine.load(tiny | {"model": name})
+        assert engine.encode("a"), name
 
 
 async def until(condition: Callable[[], object]) -> None:
