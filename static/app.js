@@ -51,6 +51,7 @@ function update() {
   const { loaded, loading, generating, failed, busy, current } = session;
   document.body.dataset.engine = generating && !loading ? "generating" : loading ? "loading" : loaded ? "ready" : "none";
 
+  if (generating) notices.sharedIsRead();
   button("generate").hidden = generating;
   button("generate").disabled = failed;
   button("stop").hidden = !generating;
@@ -133,11 +134,11 @@ async function copy() {
   }, 2000);
 }
 
-/** Copy a link that writes the last continuation again, or the next one. */
+/** Copy a link that writes the last continuation again; where that would not give this very text, one that holds it all. */
 async function copyLink() {
-  const { generation } = editor;
-  const take = generation?.takes[generation.chosen];
   const { loaded } = session;
+  const again = editor.repeatable(session.vocabulary);
+  const take = again?.take;
   const { precision = settings.values.precision, ...asked } = take?.options ?? {};
   const { stop, ...rules } = /** @type {Record<string, any>} */ (asked);
   const link = await linkTo({
@@ -147,7 +148,7 @@ async function copyLink() {
       ...Object.fromEntries(Object.entries(rules).map(([name, value]) => [name, String(value)])),
       ...(take && { seed: String(take.seed), precision: String(loaded?.precision ?? precision) }),
     },
-    pieces: generation && take ? generation.before : editor.before,
+    pieces: again?.before ?? editor.snapshot.pieces,
   });
   await copyText(link);
   say("The link is copied: it holds the text, and no server sees that part of it", session.loaded ? "ready" : "idle");
@@ -161,6 +162,7 @@ async function openShared() {
   settings.apply(shared.settings);
   settings.model = shared.model;
   editor.open({ pieces: shared.pieces, generation: null, caret: textOf(shared.pieces).length });
+  if (shared.settings.seed) notices.shared();
 }
 
 /** @param {string} ending */

@@ -6,8 +6,8 @@ import { cut, difference, generated, join, places, splice, textOf } from "./docu
 /**
  * @typedef {import("./document.js").Pieces} Pieces
  * @typedef {import("./document.js").Token} Token
- * @typedef {{pieces: Pieces, seed: number, finish: string, options: Record<string, unknown>}} Take
- *   one continuation, and the options that it was asked for with
+ * @typedef {{pieces: Pieces, seed: number, finish: string, options: Record<string, unknown>, stale?: boolean}} Take
+ *   one continuation, and the options that it was asked for with; stale: the text before it was edited since
  * @typedef {{before: Pieces, after: Pieces, takes: readonly Take[], chosen: number}} Generation
  *   the last place where the model wrote, and all that it wrote there
  * @typedef {{pieces: Pieces, generation: Generation|null, caret: number}} State
@@ -124,7 +124,8 @@ export class Editor {
     const head = textOf(before).length;
     const tail = head + textOf(takes[chosen].pieces).length;
     if (start >= tail) return { ...generation, after: splice(after, start - tail, end - tail, text) };
-    if (end <= head) return { ...generation, before: splice(before, start, end, text) };
+    const stale = takes.map((take) => ({ ...take, stale: true }));
+    if (end <= head) return { ...generation, before: splice(before, start, end, text), takes: stale };
     return null;
   }
 
@@ -185,6 +186,19 @@ export class Editor {
     const unchanged = takes.length > 0 || textOf(join(before, after)) === this.text;
     if (!unchanged) this.#commit({ pieces: join(before, after), generation: null, caret });
     else this.changed();
+  }
+
+  /**
+   * The continuation that ends the text, if it follows what it was asked to follow and nobody's hand has changed it:
+   * asking once more in the same way then gives the same text.
+   * @param {string} model that would be asked
+   */
+  repeatable(model) {
+    const { generation } = this;
+    if (!generation || this.#live || generation.after.length) return null;
+    const take = generation.takes[generation.chosen];
+    const fits = !take.stale && take.finish !== "failed" && take.pieces[0]?.model === model;
+    return fits ? { before: generation.before, take } : null;
   }
 
   /** Show another of the continuations. @param {number} chosen counts around */

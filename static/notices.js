@@ -52,6 +52,7 @@ export class Notices {
     element("not-kept-close").addEventListener("click", () => {
       element("not-kept").hidden = true;
     });
+    element("shared-close").addEventListener("click", () => this.sharedIsRead());
     element("update-later").addEventListener("click", () => {
       element("update").hidden = true;
     });
@@ -95,6 +96,15 @@ export class Notices {
     element("problem").hidden = false;
     element("problem").scrollIntoView({ block: "nearest" });
     this.#retry = retry;
+  }
+
+  /** The text came with a link that brought a seed. */
+  shared() {
+    element("shared").hidden = false;
+  }
+
+  sharedIsRead() {
+    element("shared").hidden = true;
   }
 
   /** A new version of the page is there. @param {() => void} accept */

@@ -144,5 +144,5 @@ export function savedDocument() {
 function take(data) {
   const pieces = unpacked(data?.pieces);
   if (!pieces || !Number.isSafeInteger(data.seed) || typeof data.finish !== "string") return null;
-  return { pieces, seed: data.seed, finish: data.finish, options: { ...data.options } };
+  return { pieces, seed: data.seed, finish: data.finish, options: { ...data.options }, ...(data.stale && { stale: true }) };
 }

@@ -381,8 +381,12 @@ def test_a_link_writes_the_same_again_and_no_server_sees_it(sheet: Sheet, site_u
     fresh.on("request", lambda request: asked.append(request.url))
     there = Sheet(fresh).open(link.replace("#", "?backend=numpy#")).ready()
     expect(fresh.get_by_label("Temperature", exact=True)).to_have_value("1.1")
+    told = fresh.get_by_role("note").filter(has_text="This text came with a link")
+    expect(told).to_contain_text("Generate writes the continuation again")
+    assert violations(fresh) == []
     spy(fresh)
     there.run()
+    expect(told).to_be_hidden()
     (again,) = completions(fresh)
     assert again["options"]["ids"] == last["options"]["ids"]
     assert again["result"]["ids"] == last["result"]["ids"]
@@ -392,6 +396,61 @@ def test_a_link_writes_the_same_again_and_no_server_sees_it(sheet: Sheet, site_u
     for _ in range(2):
         fresh.get_by_role("button", name="Undo").click()
     expect(there.text).to_have_value("Once upon a time")
+    context.close()
+
+
+def test_a_link_loses_no_text(sheet: Sheet) -> None:
+    page = sheet.page
+
+    def shared() -> str:
+        page.keyboard.press("Alt+l")
+        expect(sheet.status).to_contain_text("The link is copied")
+        return str(
+            evaluate(
+                page,
+                """async () => {
+                    const [share, doc] = await Promise.all(
+                        ["share.js", "document.js"].map((name) => import(new URL(name, document.baseURI).href)),
+                    );
+                    const link = await navigator.clipboard.readText();
+                    return doc.textOf((await share.sharedBy(new URL(link).hash)).pieces);
+                }""",
+            )
+        )
+
+    sheet.text.fill("Two mice")
+    text = sheet.run()
+    assert shared() == "Two mice"
+    # Words before it: the model would go on from others.
+    put_caret(page, 0)
+    page.keyboard.type("My ")
+    assert shared() == f"My Two mice{text}"
+    page.reload()
+    sheet.ready()
+    spy(page)
+    assert shared() == f"My Two mice{text}"
+    # By hand within it.
+    sheet.text.fill("Two mice")
+    text = sheet.run()
+    put_caret(page, len("Two mice") + 2)
+    page.keyboard.type("zz")
+    assert shared() == sheet.text.input_value() == f"Two mice{text[:2]}zz{text[2:]}"
+    # In the middle of the text.
+    sheet.text.fill("Two mice. The end.")
+    put_caret(page, len("Two mice."))
+    text = sheet.run()
+    assert shared() == f"Two mice.{text} The end."
+    # Words after it.
+    sheet.text.fill("Two mice")
+    text = sheet.run()
+    put_caret(page, len(f"Two mice{text}"))
+    page.keyboard.type(" My own end.")
+    assert shared() == f"Two mice{text} My own end."
+    link = evaluate(page, "() => navigator.clipboard.readText()")
+    assert page.context.browser
+    context = page.context.browser.new_context(service_workers="block")
+    there = Sheet(context.new_page()).open(link.replace("#", "?backend=numpy#"))
+    expect(there.text).to_have_value(f"Two mice{text} My own end.")
     context.close()
 
 
