@@ -46,6 +46,13 @@ export class Compare {
     this.#drawn = [];
   }
 
+  /** Put the focus where one is chosen. Whether there is anything to choose. */
+  focus() {
+    const first = this.isOpen ? this.#box.querySelector("button") : null;
+    first?.focus();
+    return first !== null;
+  }
+
   /** At the next frame. */
   drawSoon() {
     if (this.isOpen) this.#frame ||= requestAnimationFrame(() => this.draw());

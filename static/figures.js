@@ -37,6 +37,18 @@ export function showProgress(data) {
   progress.value = data.loaded;
 }
 
+/** @param {HTMLElement} button @param {number} seed */
+function setSeed(button, seed) {
+  button.dataset.seed = String(seed);
+  button.textContent = `Seed ${seed}`;
+}
+
+/** Another continuation is the chosen one: its seed is the one to keep. @param {number} seed */
+export function showSeed(seed) {
+  const button = /** @type {HTMLElement|null} */ (figures.querySelector("[data-seed]"));
+  if (button && button.dataset.seed !== String(seed)) setSeed(button, seed);
+}
+
 export function hideProgress() {
   progress.hidden = true;
 }
@@ -80,9 +92,9 @@ export class Meter {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "quiet";
-    button.textContent = `Seed ${seed}`;
     button.title = "Keep this seed, to write the same again";
-    button.addEventListener("click", () => keep(seed));
+    button.addEventListener("click", () => keep(Number(button.dataset.seed)));
+    setSeed(button, seed);
     show(
       ...(speed === null ? [] : [rate(speed)]),
       ...(first === null ? [] : [`first token in ${duration(first)}`]),

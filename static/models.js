@@ -9,6 +9,7 @@ import { parameters, size } from "./format.js";
  * @property {string} name
  * @property {number} parameters
  * @property {number} download bytes that are fetched: the weights without attention masks
+ * @property {boolean} [near] it lies on the server that has the page
  * @property {string} [stored] the precision that its files have, where no other can be chosen
  */
 
@@ -16,7 +17,7 @@ import { parameters, size } from "./format.js";
 export const STORY = { id: "story", name: "Story", parameters: 13_989_888, download: 27_979_776 };
 
 /** What a server may have beside the page: its site.json says so. @type {Model[]} */
-const ON_SITE = [{ id: "smollm2", name: "SmolLM2 Instruct", parameters: 134_515_008, download: 98_362_432, stored: "q4" }];
+const ON_SITE = [{ id: "smollm2", name: "SmolLM2 Instruct", parameters: 134_515_008, download: 98_362_432, near: true, stored: "q4" }];
 
 /** The hub's files of these are all f32, and their lm_head is tied. @type {Model[]} */
 const GPT2 = [
@@ -78,10 +79,14 @@ export function needs({ parameters: count, download, stored }, precision, limits
   return `about ${size(bytes)} of GPU memory in ${chosen}: ${fits}`;
 }
 
+/** As the picker lists it. The hub may have one of the same name. @param {Model} model @param {boolean} [kept] in storage */
+const labelOf = ({ id, download, near }, kept = false) =>
+  [nameOf(id), ...(near ? ["on this server"] : []), kept ? "in storage" : size(download)].join(", ");
+
 /** @param {HTMLSelectElement} select */
 export function fillPicker(select) {
   /** @param {Model[]} models */
-  const options = (models) => models.map((model) => new Option(`${nameOf(model.id)}, ${size(model.download)}`, model.id));
+  const options = (models) => models.map((model) => new Option(labelOf(model), model.id));
   select.replaceChildren(
     group("On this page", [new Option(`${nameOf(STORY.id)}, no download`, STORY.id)]),
     group("GPT-2 from the hub", options(GPT2)),
@@ -95,7 +100,7 @@ export function fillPicker(select) {
 export function offerOnSite(select, ids) {
   if (!Array.isArray(ids)) return;
   const models = ON_SITE.filter(({ id }) => ids.includes(id));
-  const options = models.map((model) => new Option(`${nameOf(model.id)}, ${size(model.download)}`, model.id));
+  const options = models.map((model) => new Option(labelOf(model), model.id));
   select.querySelector("optgroup")?.append(...options);
 }
 
@@ -104,7 +109,7 @@ export function markKept(select, has) {
   for (const option of select.options) {
     const model = BY_ID.get(option.value);
     if (!model || model === STORY) continue;
-    const text = `${nameOf(model.id)}, ${has(model.id) ? "in storage" : size(model.download)}`;
+    const text = labelOf(model, has(model.id));
     if (option.textContent !== text) option.textContent = text;
   }
 }

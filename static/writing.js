@@ -6,7 +6,7 @@ import { TokenCard } from "./chips.js";
 import { Compare } from "./compare.js";
 import { aligned, idsOf } from "./document.js";
 import { Editor } from "./editor.js";
-import { Meter, outcome, say, show } from "./figures.js";
+import { Meter, outcome, say, show, showSeed } from "./figures.js";
 import { saveDocument } from "./remember.js";
 import { Sheet } from "./sheet.js";
 
@@ -40,6 +40,8 @@ export class Writing {
     this.changed = changed;
     this.editor = new Editor(() => {
       this.#draw();
+      const { generation } = this.editor;
+      if (generation) showSeed(generation.takes[generation.chosen].seed);
       this.#saveSoon();
       this.restSoon();
       this.changed();
@@ -163,6 +165,7 @@ export class Writing {
       editor.end(end);
       this.#draw();
       this.changed();
+      if (count > 1 && nothingFocused() && !this.compare.focus()) this.sheet.focus();
     }
   }
 
@@ -217,6 +220,9 @@ export class Writing {
     }
   }
 }
+
+/** Whether what had the focus is gone or hidden. */
+const nothingFocused = () => document.activeElement === document.body || !document.activeElement?.checkVisibility();
 
 const PATIENCE_MS = 20_000;
 
