@@ -53,7 +53,7 @@ export class Chat {
       this.send();
     });
     this.#message.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.ctrlKey || event.metaKey || event.isComposing) return;
+      if (!sends(event)) return;
       event.preventDefault();
       this.send();
     });
@@ -245,11 +245,18 @@ export class Chat {
     };
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#talk.replace(place, text.value);
+      const content = text.value.trim();
+      if (!content) return;
+      this.#talk.replace(place, content);
       if (turn.role !== "user") return done();
       // What was answered was an answer to something else.
       this.#talk.cut(place + 1);
       this.#answer();
+    });
+    text.addEventListener("keydown", (event) => {
+      if (!sends(event)) return;
+      event.preventDefault();
+      form.requestSubmit();
     });
     form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
@@ -260,10 +267,23 @@ export class Chat {
     const row = document.createElement("div");
     row.className = "turn-tools";
     row.append(save, quiet("Cancel", done));
+    const later = this.#talk.turns.length - place - 1;
+    if (turn.role === "user" && later > 0) {
+      const warning = document.createElement("span");
+      warning.className = "hint";
+      warning.id = "turns-lost";
+      warning.textContent = later === 1 ? "The turn after it goes" : `The ${later} turns after it go`;
+      save.setAttribute("aria-describedby", warning.id);
+      row.append(warning);
+    }
     form.append(text, row);
     return form;
   }
 }
+
+/** Enter does; with Shift it is a new line. @param {KeyboardEvent} event */
+const sends = ({ key, shiftKey, ctrlKey, metaKey, isComposing }) =>
+  key === "Enter" && !shiftKey && !ctrlKey && !metaKey && !isComposing;
 
 /** @param {string} label @param {() => void} act */
 function quiet(label, act) {

@@ -115,12 +115,16 @@ def test_a_turn_is_edited_and_answered_anew(desk: Page) -> None:
     field.press("Escape")
     expect(field).to_be_hidden()
     turns(page).nth(0).get_by_role("button", name="Edit").click()
-    field.fill("Good evening")
-    page.get_by_role("button", name="Send again").click()
+    expect(page.get_by_role("button", name="Send again")).to_have_accessible_description("The 3 turns after it go")
+    assert violations(page) == []
+    field.fill("Good")
+    field.press("Shift+Enter")
+    field.press_sequentially("evening")
+    field.press("Enter")
     expect(turns(page)).to_have_count(2)
     Sheet(page).ready()
     (asked,) = evaluate(page, "() => asked.splice(0)")
-    assert [one["content"] for one in asked["messages"]] == ["Be short.", "Good evening"]
+    assert [one["content"] for one in asked["messages"]] == ["Be short.", "Good\nevening"]
     same = contents(page)[1]
     page.get_by_label("Seed", exact=True).fill("2")
     turns(page).nth(1).get_by_role("button", name="Regenerate").click()
