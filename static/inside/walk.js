@@ -10,6 +10,9 @@ import { Viewer } from "./viewer.js";
 
 const BEST = 10;
 const SHOWN = 7;
+/** Pieces and words of a long text that are shown. */
+const PIECES = 60;
+const WORDS = 80;
 
 /** @typedef {import("../lm.js").Inspection} Inspection */
 /** @typedef {{title: string, text: (found: Inspection) => string, show: (found: Inspection) => Node[], sources: (found: Inspection) => import("./viewer.js").Place[]}} Screen */
@@ -185,6 +188,9 @@ function headOf(values, heads, head) {
   return values.subarray(head * width, (head + 1) * width);
 }
 
+/** @param {number} n of all @param {number} most that are shown */
+const onlyLast = (n, most) => (n > most ? ` Only the last ${most} are shown.` : "");
+
 const engine = (/** @type {string} */ path, /** @type {string} */ find) => ({ path: `app/engine/${path}`, find });
 const kernel = (/** @type {string} */ path) => ({ path: `wgsl/${path}.wgsl` });
 /** @param {Inspection} found @param {string} find */
@@ -196,8 +202,8 @@ const last = (found) => quoted(found.tokens[found.position].text);
 const SCREENS = /** @type {Screen[]} */ ([
   {
     title: "Text to tokens",
-    text: ({ n }) => `The text is cut into ${integer(n)} pieces from a fixed list; a dot stands for a space. From here on, the model sees only their numbers.`,
-    show: ({ tokens }) => [h("div", { class: "in-pieces" }, ...tokens.slice(-60).map(({ id, text }) =>
+    text: ({ n }) => `The text is cut into ${integer(n)} pieces from a fixed list; a dot stands for a space. From here on, the model sees only their numbers.${onlyLast(n, PIECES)}`,
+    show: ({ tokens }) => [h("div", { class: "in-pieces" }, ...tokens.slice(-PIECES).map(({ id, text }) =>
       h("span", { class: "in-piece-id" }, h("b", {}, text.trim() ? text.replace(/^ /, "·") : visible(text)), h("span", { class: "in-small" }, String(id)))))],
     sources: () => [engine("tokenizer.py", "def encode")],
   },
@@ -220,7 +226,7 @@ const SCREENS = /** @type {Screen[]} */ ([
   },
   {
     title: "Attention",
-    text: (found) => `The query is multiplied with the key of every token up to ${last(found)}; softmax makes shares of the products. By these shares the values are added up.`,
+    text: (found) => `The query is multiplied with the key of every token up to ${last(found)}; softmax makes shares of the products. By these shares the values are added up.${onlyLast(found.position + 1, WORDS)}`,
     show({ detail, tokens, position, n_head }) {
       const { head, chooser } = /** @type {any} */ (this);
       if (!detail) return [];
@@ -233,7 +239,7 @@ const SCREENS = /** @type {Screen[]} */ ([
         word.style.color = ink;
         return word;
       });
-      return [chooser(), h("div", { class: "in-pieces" }, ...words.slice(-80)), list(best.map((i) => ({ text: tokens[i].text, share: row[i] })))];
+      return [chooser(), h("div", { class: "in-pieces" }, ...words.slice(-WORDS)), list(best.map((i) => ({ text: tokens[i].text, share: row[i] })))];
     },
     sources: (found) => [kernel("attend_split"), engine("ops/eager.py", "def attend"), model(found, "def attention")],
   },
