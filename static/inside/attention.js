@@ -30,6 +30,8 @@ export class Attention {
   /** @type {Float32Array[]} the last tokens' rows of all layers and heads, in CELLS cells */
   #recent = [];
   #live = 0;
+  /** The generation that is shown live. */
+  #call = -1;
   #frame = 0;
   #playing = 0;
   /** @type {(() => void)[]} */
@@ -105,6 +107,7 @@ export class Attention {
     if (state === "generating" || !ids.length || !model) return;
     // At first it is not known how many layers and heads there are: then only a short text's maps are fetched at once.
     const attention = !this.#layers ? ids.length <= 60 : this.#fits(ids.length) || { layers: [this.#layer], heads: [this.#head] };
+    if (!this.#tokens.length) this.says.textContent = "Computing how the tokens attend to each other…";
     const found = await this.#reader.look(() => lm.inspect({ ids, overview: CELLS, attention }));
     if (!found) return;
     this.#live = 0;
@@ -174,8 +177,8 @@ export class Attention {
   }
 
   async #fetch() {
-    const { ids, state } = this.#reader;
-    if (state === "generating") return;
+    const { ids, state, edited } = this.#reader;
+    if (state === "generating" || edited) return;
     const attention = this.#fits(ids.length) || { layers: [this.#layer], heads: [this.#head] };
     const found = await this.#reader.look(() => lm.inspect({ ids, attention }));
     if (!found || found.n !== this.#tokens.length) return;
@@ -195,7 +198,7 @@ export class Attention {
   }
 
   /** A token that was just chosen, and how the one before it attended. @param {import("../lm.js").Events["inside"]} inside */
-  #append({ position, attention, id, text }) {
+  #append({ call, position, attention, id, text }) {
     const width = position + 1;
     const pairs = attention.length / width;
     if (!this.#layers) {
@@ -204,7 +207,7 @@ export class Attention {
     }
     if (pairs !== this.#layers * this.#heads) return;
     this.#stop();
-    if (!this.#live) this.#recent = [];
+    if (call !== this.#call) this.#begin(call);
     this.#live += 1;
     this.#version += 1;
     // All rows of a long text would take hundreds of megabytes: then only those of the map that is shown are kept.
@@ -235,6 +238,16 @@ export class Attention {
     this.#tokens = [...this.#tokens, { id: id ?? -1, text }];
     this.text.set(this.#tokens, this.#reader.promptLength || width - this.#live + 1);
     this.#soon();
+  }
+
+  /** Another generation: what is shown may be of another text than the one that it goes on from. @param {number} call */
+  #begin(call) {
+    this.#call = call;
+    this.#live = 0;
+    this.#recent = [];
+    this.#pointed = null;
+    this.#tokens = this.#tokens.slice(0, this.#reader.kept(this.#tokens));
+    for (const rows of this.#maps.values()) rows.length = Math.min(rows.length, this.#tokens.length);
   }
 
   #soon() {

@@ -75,8 +75,16 @@ class Inside extends HTMLElement {
     this.empty = h("p", { class: "in-empty", hidden: true });
     view.replaceChildren(this.empty, made.element);
     made.open();
-    made.update();
+    if (!reader.edited) made.update();
     this.#hint();
+    this.#reveal();
+  }
+
+  /** On a phone it opens below what is to be seen. */
+  #reveal() {
+    if (!matchMedia("(max-width: 899px)").matches) return;
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
   }
 
   #stretch() {
@@ -96,7 +104,7 @@ class Inside extends HTMLElement {
   #changed() {
     this.#hint();
     const view = this.#views.get(this.#open);
-    if (!view || this.#reader?.state === "generating") return;
+    if (!view || this.#reader?.state === "generating" || this.#reader?.edited) return; // of an edited text it hears when that rests
     // Several things change at once when a generation ends.
     clearTimeout(this.#updating);
     this.#updating = setTimeout(() => this.#views.get(this.#open)?.update(), 50);

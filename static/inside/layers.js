@@ -38,6 +38,9 @@ export class Layers {
 
   open() {
     this.#off = [onTheme(() => this.#draw()), lm.on("inside", (data) => this.#live(data), { lens: LENS })];
+    if (this.#reader.state === "generating" && !this.body.rows.length) {
+      this.says.textContent = "The model is writing: this fills with a token that it shows, at the latest when the text rests.";
+    }
   }
 
   close() {
@@ -53,6 +56,12 @@ export class Layers {
   /** What chose the token that was just written. @param {import("../lm.js").Events["inside"]} inside */
   #live(inside) {
     this.#latest = inside;
+    const kept = this.#reader.kept(this.text.tokens);
+    if (kept < this.text.tokens.length) {
+      // The model goes on from another text than the one that is shown.
+      this.#found = null;
+      this.text.set(this.text.tokens.slice(0, kept), this.#reader.promptLength);
+    }
     this.#frame ||= requestAnimationFrame(() => {
       this.#frame = 0;
       const { norms, cosines, strip, lens, position, text } = this.#latest ?? inside;
@@ -91,7 +100,9 @@ export class Layers {
    */
   #rows(count, norms, cosines, vectors, lens) {
     const width = vectors.length / (count + 1);
-    this.body.replaceChildren(...lens.map((best, place) => {
+    // A generation that began without this view brings no lens.
+    this.body.replaceChildren(...Array.from({ length: count + 1 }, (_, place) => {
+      const best = lens[place] ?? [];
       const values = vectors.subarray(place * width, (place + 1) * width);
       const name = place === 0 ? "Embedding" : `Layer ${place}`;
       return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, strip(values, name)),

@@ -18,6 +18,10 @@ export class Reader {
   model = null;
   /** @type {import("../lm.js").Status["state"]} */
   state = "booting";
+  /** Whether the text was edited since `document` was told. */
+  edited = false;
+  /** How many characters of `document` no edit has touched. */
+  #untouched = Infinity;
   #turn = 0;
   #failed;
   /** @type {Promise<unknown>} */
@@ -32,8 +36,21 @@ export class Reader {
     document.addEventListener("document-changed", (event) => {
       const { detail } = /** @type {CustomEvent<Document>} */ (event);
       const same = detail.prompt_length === this.document?.prompt_length && String(detail.ids) === String(this.document.ids);
+      const other = !same || this.edited;
       this.document = detail;
-      if (!same) changed();
+      this.edited = false;
+      this.#untouched = Infinity;
+      if (other) changed();
+    });
+    document.addEventListener("input", ({ target }) => {
+      if (!(target instanceof HTMLTextAreaElement) || target.id !== "text") return;
+      const text = this.document?.text ?? "";
+      const most = Math.min(this.#untouched, text.length, target.value.length);
+      let same = 0;
+      while (same < most && text[same] === target.value[same]) same += 1;
+      this.edited = true;
+      this.drop(); // what was asked for is of the text before
+      this.#untouched = same;
     });
     lm.on("status", ({ state, model }) => {
       const other = model?.model !== this.model?.model || model?.precision !== this.model?.precision;
@@ -54,6 +71,23 @@ export class Reader {
   get promptLength() {
     const cut = (this.document?.ids.length ?? 0) - this.ids.length;
     return Math.max(0, (this.document?.prompt_length ?? 0) - cut);
+  }
+
+  /**
+   * How many of the tokens that are shown are surely still the text's first ones. An edit may join words differently, so
+   * only whole words before it count. @param {{id: number, text: string}[]} tokens
+   */
+  kept(tokens) {
+    const { ids } = this;
+    let kept = 0;
+    while (kept < tokens.length && (kept >= ids.length || tokens[kept].id === ids[kept])) kept += 1;
+    if (!this.edited) return kept;
+    if (ids.length !== this.document?.ids.length) return 0; // they begin somewhere within the text
+    let [whole, length] = [0, 0];
+    for (let i = 0; i < kept && length < this.#untouched; length += tokens[i].text.length, i++) {
+      if (/^\s/.test(tokens[i].text)) whole = i;
+    }
+    return whole;
   }
 
   /**

@@ -347,3 +347,72 @@ def test_every_view_is_free_of_barriers(desk: Page, scheme: Any, size: ViewportS
         assert evaluate(desk, "() => document.documentElement.scrollWidth") <= size["width"]
     desk.set_viewport_size(DESKTOP)
     assert {view: wrong for view, wrong in found.items() if wrong} == {}
+
+
+def test_live_it_shows_no_token_of_a_text_that_was_replaced(desk: Page) -> None:
+    view = show(desk, "Attention")
+    expect(view.locator(".in-token").first).to_be_visible(timeout=SLOW_MS)
+    expect(view.locator(".in-list li").first).to_be_visible(timeout=SLOW_MS)
+    old = evaluate(desk, "() => [...document.querySelectorAll('.in-over .in-token')].map((item) => item.title)")
+    evaluate(
+        desk,
+        """() => {
+            globalThis.seen = [];
+            const tokens = document.querySelector(".in-over .in-tokens");
+            const look = new MutationObserver(() => {
+                if (document.body.dataset.engine !== "generating") return;
+                const items = [...tokens.querySelectorAll("button")];
+                seen.push(items.map(({ title }) => Number(title.split(", id ").at(-1))));
+            });
+            look.observe(tokens, { childList: true });
+        }""",
+    )
+    sheet = Sheet(desk)
+    sheet.text.press("Control+a")
+    desk.keyboard.insert_text("The queen of the bees")
+    desk.keyboard.press("Control+Enter")
+    new = evaluate(desk, "() => lm.encode('The queen of the bees')")
+    assert not old[0].endswith(f"id {new[0]}")
+    tokens = view.locator(".in-token")
+    expect(tokens).to_have_count(len(new) + 4, timeout=SLOW_MS)
+    expect(tokens.first).to_have_attribute("title", re.compile(f"id {new[0]}$"), timeout=SLOW_MS)
+    seen = evaluate(desk, "() => seen")
+    assert seen, "nothing was shown live"
+    for ids in seen:
+        assert all(token in (-1, new[place]) for place, token in enumerate(ids[: len(new)])), (ids, new)
+
+
+def test_on_a_phone_a_view_is_scrolled_to_and_a_long_text_says_what_is_left_out(desk: Page) -> None:
+    close(desk)
+    Sheet(desk).text.fill("a fox and " * 40)
+    desk.set_viewport_size(PHONE)
+    desk.evaluate("() => scrollTo(0, 0)")
+    view = show(desk, "How it works")
+    expect(view.locator(".in-text").first).to_contain_text("Only the last 60 are shown.", timeout=SLOW_MS)
+    expect(view.locator(".in-piece-id")).to_have_count(60)
+    box = view.bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] < PHONE["height"] / 2
+    desk.set_viewport_size(DESKTOP)
+
+
+def test_layers_fill_live_without_a_lens(desk: Page) -> None:
+    view = show(desk, "Layers")
+    expect(view.locator(".in-chip").first).to_be_visible(timeout=SLOW_MS)
+    rows = evaluate(
+        desk,
+        """async () => {
+            const rows = [];
+            const body = document.querySelector(".in-layers tbody");
+            const chips = () => body.querySelectorAll(".in-chip").length;
+            const look = new MutationObserver(() => rows.push([body.rows.length, chips()]));
+            look.observe(body, { childList: true });
+            // As a generation that began while another view was open.
+            await lm.complete({ ids: [5, 6, 7], max_new_tokens: 3, inspect: { lens: 0 } });
+            await new Promise(requestAnimationFrame);
+            look.disconnect();
+            return rows;
+        }""",
+    )
+    assert [LAYERS + 1, 0] in rows
+    assert all(count == LAYERS + 1 for count, _ in rows)
