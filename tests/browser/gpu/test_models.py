@@ -125,7 +125,6 @@ def test_unfused_plans_agree(lab: Lab, lab_url: str, rules: list[str]) -> None:
     [
         ("head-80-relu", {}),
         ("head-80-relu", {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4}),
-        ("head-80-relu", {"lanes": 32, "matvec_threads": 128, "subgroup_size": 0}),
         ("head-80-relu", {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32}),
         ("head-80-relu", {"lanes": 64, "matvec_threads": 128, "tile": 16, "side": 4}),
         ("qwen3-head-24", {}),
@@ -133,7 +132,6 @@ def test_unfused_plans_agree(lab: Lab, lab_url: str, rules: list[str]) -> None:
             "qwen3-head-24",
             {"lanes": 4, "matvec_threads": 32, "combine_threads": 32, "most_lanes": 32, "subgroup_size": 4},
         ),
-        ("qwen3-head-24", {"lanes": 8, "matvec_threads": 8, "split": 32, "tile": 32}),
         ("llama-one-kv-head", {"lanes": 32, "matvec_threads": 64, "subgroup_size": 4}),
     ],
     ids=str,
@@ -143,8 +141,9 @@ def test_every_tuning_gives_the_same_numbers(lab: Lab, lab_url: str, case: str, 
     check(lab, lab_url, case, "f32", quick=True, tuning=tuning)
 
 
-@pytest.mark.parametrize("precision", ["f32", "f16"])
-@pytest.mark.parametrize("case", ["plain-f32", "silu-separate-head", "wide-head-bf16"])
+@pytest.mark.parametrize(
+    ("case", "precision"), [("plain-f32", "f32"), ("silu-separate-head", "f16"), ("wide-head-bf16", "f16")]
+)
 def test_small_bindings_split_matrices_by_rows(lab: Lab, lab_url: str, case: str, precision: str) -> None:
     whole = check(lab, lab_url, case, precision, quick=True, limits="default")
     parts = check(lab, lab_url, case, precision, quick=True, limits="default", max_binding=5_000)
