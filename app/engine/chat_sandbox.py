@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any
 
-from jinja2 import TemplateError, Undefined, nodes, pass_context
+from jinja2 import Environment, TemplateError, Undefined, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS
 from jinja2.parser import Parser
@@ -59,7 +59,9 @@ class TemplateLimitError(TemplateError):
 class _Generation(Extension):
     """`{% generation %}` marks what the model wrote, for training. It changes nothing here."""
 
-    tags = {"generation"}  # noqa: RUF012
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.tags = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the block's contents."""

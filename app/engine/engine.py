@@ -126,9 +126,11 @@ class Engine:
         next time, and why not (None for what needs no keeping). `memory` is what the model occupies by purpose;
         `heap` {before, after} is Python's whole wasm memory, which never shrinks, so `after` is also its peak
         (None outside of Pyodide). `peaks` {files, gpu} are the most bytes held at once: of the files, in
-        JavaScript's memory, and on the GPU. Raises BusyError
-        while generating, OptionError, HubError, ModelFileError, UnsupportedModelError, GpuUnavailableError
-        (backend "webgpu"), GpuError, and CancelledError after `stop`.
+        JavaScript's memory, and on the GPU.
+
+        Raises BusyError while generating, OptionError (which leaves the model that is loaded alone), HubError,
+        ModelFileError, UnsupportedModelError, GpuUnavailableError (backend "webgpu"), GpuError, and CancelledError
+        after `stop`.
         """
         options = parse_load_options(raw)
         while self._loading is not None and self._loading[0] != options:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.browser
 REFERENCE = json.loads((STORY / "reference.json").read_text())["prompts"][0]
 
 
+# A second browser, which not everyone who runs the tests has; .ci/run installs it.
 @pytest.mark.skipif(find_firefox() is None, reason="no Firefox here; get one with `apt-get install firefox-esr`")
 def test_the_story_is_written_in_firefox(site_url: str, tmp_path: Path) -> None:
     executable = find_firefox()
