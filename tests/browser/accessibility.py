@@ -1,5 +1,6 @@
 """What axe-core finds wrong with a page."""
 
+import fcntl
 import functools
 import shutil
 import subprocess
@@ -17,12 +18,15 @@ FOLDER = Path(__file__).parents[1] / "js"
 def axe() -> str:
     """Return axe-core's source, installing it as `.ci/check` does if nobody has."""
     script = FOLDER / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.exists():
-        if shutil.which("npm") is None:
-            pytest.fail("npm is needed for axe-core, which looks for barriers on the page: install Node.js.")
-        subprocess.run(
-            ["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=FOLDER, check=True, timeout=120
-        )
+    # Two processes of the suite may come here at once.
+    with (FOLDER / "package.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not script.exists():
+            if shutil.which("npm") is None:
+                pytest.fail("npm is needed for axe-core, which looks for barriers on the page: install Node.js.")
+            subprocess.run(
+                ["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=FOLDER, check=True, timeout=120
+            )
     return script.read_text()
 
 
