@@ -43,7 +43,7 @@ new FolderPicker((folder) => {
   if (!session.busy) session.loadChosen();
 });
 
-/** Whose ids others were told. @type {import("./lm.js").Loaded|null} */
+/** Whose ids of the text others were told. @type {import("./lm.js").Loaded|null} */
 let announced = null;
 
 /** Bring every control in line with what is going on. */
@@ -73,11 +73,13 @@ function update() {
   markKept(/** @type {HTMLSelectElement} */ (element("model")), (id) => storage.has(id));
   outlook.changed();
   chat.update();
-  if (loaded !== announced) {
-    announced = loaded;
-    writing.restSoon(); // the text has other ids now
+  const reader = chat.isOpen ? null : loaded;
+  if (reader !== announced) {
+    announced = reader;
+    if (reader) writing.restSoon(); // the text has other ids now
   }
-  element("tab-name").textContent = loaded ? session.name : loading ? session.chosenName : "No model yet";
+  if (loaded) settings.suit(loaded.chat);
+  element("tab-name").textContent = loaded ? session.name : loading ? session.loadingName : "No model yet";
   showDevice();
 }
 
@@ -118,7 +120,8 @@ function facts() {
 function showDevice() {
   const device = element("device");
   const { loaded, gpu } = session;
-  const backend = loaded?.backend ?? (gpu ? "webgpu" : "numpy");
+  const wanted = settings.loadOptions().backend === "numpy" ? null : gpu;
+  const backend = loaded?.backend ?? (wanted ? "webgpu" : "numpy");
   if (!loaded && !gpu && !deviceKnown) return;
   const name = [gpu?.vendor, gpu?.architecture].filter(Boolean).join(" ");
   device.dataset.backend = backend;
@@ -218,8 +221,8 @@ listen(
       else if (session.busy) session.stop();
       else if (writing.compare.isOpen) writing.compare.close();
     },
-    previous: () => writing.flip(-1),
-    next: () => writing.flip(1),
+    previous: () => (chat.isOpen ? chat : writing).flip(-1),
+    next: () => (chat.isOpen ? chat : writing).flip(1),
     compare,
     tokens: () => showTokens(!sheet.showsChips),
     link: copyLink,

@@ -6,7 +6,7 @@ import { Conversation } from "./conversation.js";
 import { copyText } from "./exporting.js";
 import { Meter, outcome, say, show } from "./figures.js";
 import { read, write } from "./remember.js";
-import { patiently } from "./writing.js";
+import { announce, patiently } from "./writing.js";
 
 /** @typedef {import("./conversation.js").Turn} Turn */
 
@@ -30,7 +30,10 @@ export class Chat {
   /** An answer under way. @type {{text: string, body: HTMLElement}|null} */
   #live = null;
   #frame = 0;
-  #editing = -1;
+  /** The turn that is being edited. @type {number|null} */
+  #editing = null;
+  /** The last answer as others are told of it, and whose ids those are. @type {{of: string, ids: number[], text: string, prompt_length: number}|null} */
+  #heard = null;
   /** What the user chose to see; null: whatever suits the model. */
   #wanted = read(VIEW_KEY);
 
@@ -59,8 +62,15 @@ export class Chat {
     });
     this.#message.addEventListener("input", () => this.update());
     element("new-chat").addEventListener("click", () => {
-      this.#talk.cut(0);
+      this.#talk.clear();
       this.#draw();
+      this.changed();
+      this.#message.focus();
+    });
+    element("old-chat").addEventListener("click", () => {
+      this.#talk.bringBack();
+      this.#draw();
+      this.changed();
       this.#message.focus();
     });
     for (const [id, view] of [["view-text", "text"], ["view-chat", "chat"]]) {
@@ -90,7 +100,10 @@ export class Chat {
     const open = this.isOpen;
     const opened = open && document.body.dataset.view !== "chat";
     document.body.dataset.view = open ? "chat" : "text";
-    if (opened) this.#toEnd();
+    if (opened) {
+      this.#toEnd();
+      this.#tell();
+    }
     element("views").hidden = !loaded?.chat;
     element("view-text").setAttribute("aria-pressed", String(!open));
     element("view-chat").setAttribute("aria-pressed", String(open));
@@ -98,8 +111,8 @@ export class Chat {
     button("send").hidden = generating;
     button("send").disabled = failed || this.#message.value.trim() === "";
     button("chat-stop").hidden = !generating;
-    button("new-chat").disabled = generating || this.#talk.turns.length === 0;
-    for (const tool of this.#log.querySelectorAll("button")) tool.disabled = generating;
+    button("new-chat").disabled = generating || this.#talk.isEmpty;
+    for (const tool of this.#log.querySelectorAll("button")) tool.disabled = generating || tool.dataset.end !== undefined;
   }
 
   send = () => {
@@ -110,23 +123,46 @@ export class Chat {
     return this.#answer();
   };
 
-  /** Answer the last question once more. */
+  /** Answer the last question once more; the answer that is there stays at hand. */
   again = () => {
-    const { turns } = this.#talk;
-    if (this.session.generating || !turns.length) return;
-    if (turns[turns.length - 1].role === "assistant") this.#talk.cut(turns.length - 1);
+    const last = this.#talk.turns.at(-1);
+    if (!last || this.session.generating) return;
+    if (last.role === "assistant") return this.#anew(last);
     return this.#answer();
   };
 
-  async #answer() {
+  /** Show another version of the last turn that has one. @param {number} by */
+  flip = (by) => {
+    const last = this.#talk.turns.findLast(({ versions }) => versions > 1);
+    if (last && !this.session.generating) this.#flip(last, by);
+  };
+
+  /** @param {Turn} turn @param {number} by */
+  #flip({ id }, by) {
+    const place = this.#talk.turns.findIndex((turn) => turn.id === id);
+    this.#talk.flip(id, by);
+    this.#draw();
+    this.changed();
+    return this.#log.children[place];
+  }
+
+  /** @param {Turn} answer */
+  #anew(answer) {
+    const { end } = this.#talk;
+    this.#talk.before(answer.id);
+    return this.#answer({ versions: answer.versions, otherwise: end });
+  }
+
+  /** @param {{versions?: number, otherwise?: number}} [how] how many answers there are already; what to show if this one fails */
+  async #answer({ versions = 0, otherwise } = {}) {
     const { session, settings } = this;
     session.generating = true;
     session.givenUp = false;
     session.notices.clear();
     show();
-    this.#editing = -1;
+    this.#editing = null;
     this.#draw();
-    const { body } = this.#add({ role: "assistant", content: "" }, this.#talk.turns.length);
+    const body = this.#add("assistant", "");
     this.#live = { text: "", body };
     body.classList.add("live");
     this.#toEnd();
@@ -135,8 +171,12 @@ export class Chat {
       await session.ensure();
       if (session.givenUp) return;
       this.#meter.start();
-      const result = await patiently(() => lm.complete({ ...settings.generateOptions(), messages: this.#talk.messages }));
+      const asked = settings.generateOptions();
+      // The same seed would give the same answer.
+      const seed = asked.seed === undefined ? {} : { seed: asked.seed + versions };
+      const result = await patiently(() => lm.complete({ ...asked, ...seed, messages: this.#talk.messages }));
       this.#live.text = result.text;
+      this.#heard = { of: session.vocabulary, ids: [...result.prompt_ids, ...result.ids], text: result.text, prompt_length: result.prompt_ids.length };
       this.#meter.stop(result, (seed) => {
         settings.seed = seed;
       });
@@ -149,11 +189,19 @@ export class Chat {
       const text = this.#live.text;
       this.#live = null;
       if (text) this.#talk.say("assistant", text);
+      else if (otherwise !== undefined) this.#talk.goTo(otherwise);
       session.generating = false;
       this.#draw();
+      this.#tell();
       this.changed();
       this.#message.focus();
     }
+  }
+
+  #tell() {
+    if (!this.#heard || this.#heard.of !== this.session.vocabulary || !this.isOpen) return;
+    const { of: _, ...detail } = this.#heard;
+    announce(detail);
   }
 
   #flush() {
@@ -184,50 +232,74 @@ export class Chat {
 
   #draw() {
     this.#log.replaceChildren();
-    for (const [place, turn] of this.#talk.turns.entries()) this.#add(turn, place);
-    element("chat-empty").hidden = this.#talk.turns.length > 0;
+    const { turns } = this.#talk;
+    for (const turn of turns) this.#add(turn.role, turn.content, turn);
+    element("chat-empty").hidden = turns.length > 0;
+    element("old-chat").hidden = !this.#talk.canBringBack;
     this.#toEnd();
   }
 
-  /** @param {Turn} turn @param {number} place */
-  #add(turn, place) {
+  /** @param {Turn["role"]} role @param {string} content @param {Turn} [turn] missing while it is being written */
+  #add(role, content, turn) {
     const [item, name, body, tools] = ["article", "h2", "div", "div"].map((tag) => document.createElement(tag));
-    item.className = `turn ${turn.role}`;
+    item.className = `turn ${role}`;
     name.className = "turn-name";
-    name.textContent = turn.role === "user" ? "You" : "Model";
+    name.textContent = role === "user" ? "You" : "Model";
     body.className = "turn-text";
     tools.className = "turn-tools";
-    if (place === this.#editing) {
-      item.append(name, this.#editor(turn, place));
+    if (turn && turn.id === this.#editing) {
+      item.append(name, this.#editor(turn));
     } else {
-      fill(body, turn.content);
-      if (place < this.#talk.turns.length) tools.append(...this.#tools(turn, place));
+      fill(body, content);
+      if (turn) tools.append(...this.#tools(turn));
       item.append(name, body, tools);
     }
     element("chat-empty").hidden = true;
+    element("old-chat").hidden = true;
     this.#log.append(item);
-    return { body };
+    return body;
   }
 
-  /** @param {Turn} turn @param {number} place */
-  #tools(turn, place) {
+  /** @param {Turn} turn */
+  #tools(turn) {
     const edit = quiet("Edit", () => {
-      this.#editing = place;
+      this.#editing = turn.id;
       this.#draw();
       this.changed();
       this.#log.querySelector("textarea")?.focus();
     });
     const copy = quiet("Copy", () => copyText(turn.content));
-    if (turn.role === "user") return [edit, copy];
-    const again = quiet("Regenerate", () => {
-      this.#talk.cut(place);
-      this.#answer();
-    });
-    return [again, edit, copy];
+    const versions = turn.versions > 1 ? [this.#versions(turn)] : [];
+    if (turn.role === "user") return [...versions, edit, copy];
+    return [...versions, quiet("Regenerate", () => this.#anew(turn)), edit, copy];
   }
 
-  /** @param {Turn} turn @param {number} place */
-  #editor(turn, place) {
+  /** @param {Turn} turn */
+  #versions(turn) {
+    const group = document.createElement("span");
+    const count = document.createElement("span");
+    group.className = "versions";
+    group.role = "group";
+    group.ariaLabel = "Versions";
+    count.textContent = `${turn.version + 1}/${turn.versions}`;
+    const step = (/** @type {string} */ sign, /** @type {string} */ name, /** @type {number} */ by) => {
+      const button = quiet(sign, () => {
+        const drawn = this.#flip(turn, by);
+        const same = drawn.querySelector(`[data-by="${by}"]:enabled`) ?? drawn.querySelector("[data-by]:enabled");
+        if (same instanceof HTMLElement) same.focus();
+      });
+      button.ariaLabel = `${name} version`;
+      button.title = `${name} version`;
+      button.dataset.by = String(by);
+      if (turn.version + by < 0 || turn.version + by >= turn.versions) button.dataset.end = "";
+      return button;
+    };
+    group.append(step("‹", "Previous", -1), count, step("›", "Next", 1));
+    return group;
+  }
+
+  /** @param {Turn} turn */
+  #editor(turn) {
     const form = document.createElement("form");
     form.className = "turn-editor";
     const text = document.createElement("textarea");
@@ -239,7 +311,7 @@ export class Chat {
     save.className = "button small";
     save.textContent = turn.role === "user" ? "Send again" : "Save";
     const done = () => {
-      this.#editing = -1;
+      this.#editing = null;
       this.#draw();
       this.changed();
     };
@@ -247,10 +319,13 @@ export class Chat {
       event.preventDefault();
       const content = text.value.trim();
       if (!content) return;
-      this.#talk.replace(place, content);
-      if (turn.role !== "user") return done();
-      // What was answered was an answer to something else.
-      this.#talk.cut(place + 1);
+      if (turn.role !== "user") {
+        this.#talk.replace(turn.id, content);
+        return done();
+      }
+      // What was answered was an answer to something else: it stays with what was asked.
+      this.#talk.before(turn.id);
+      this.#talk.say("user", content);
       this.#answer();
     });
     text.addEventListener("keydown", (event) => {
@@ -267,15 +342,6 @@ export class Chat {
     const row = document.createElement("div");
     row.className = "turn-tools";
     row.append(save, quiet("Cancel", done));
-    const later = this.#talk.turns.length - place - 1;
-    if (turn.role === "user" && later > 0) {
-      const warning = document.createElement("span");
-      warning.className = "hint";
-      warning.id = "turns-lost";
-      warning.textContent = later === 1 ? "The turn after it goes" : `The ${later} turns after it go`;
-      save.setAttribute("aria-describedby", warning.id);
-      row.append(warning);
-    }
     form.append(text, row);
     return form;
   }

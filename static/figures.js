@@ -53,8 +53,8 @@ export function hideProgress() {
   progress.hidden = true;
 }
 
-/** How a generation ended. @param {Completion} result @param {number} context of the model */
-export function outcome({ finish, truncated, prompt_ids, ids }, context) {
+/** How a generation ended. @param {Completion} result @param {number} context of the model @param {string} all what to add of others */
+export function outcome({ finish, truncated, prompt_ids, ids }, context, all = "") {
   /** @type {Record<string, string>} */
   const ends = {
     length: `Wrote ${plural(ids.length, "token")}`,
@@ -64,7 +64,7 @@ export function outcome({ finish, truncated, prompt_ids, ids }, context) {
     context: `The model's context of ${integer(context)} tokens is full`,
   };
   const cut = truncated ? ` The text was too long: the model read its last ${integer(prompt_ids.length)} tokens.` : "";
-  return `${ends[finish]}.${cut}`;
+  return `${ends[finish]}${all}.${cut}`;
 }
 
 /** Counts tokens as they come, and shows figures four times a second. */

@@ -70,7 +70,7 @@ const SMALL = 30_000_000;
  * @param {Model} model @param {string} precision as chosen @param {Limits|null} limits null: no GPU
  */
 export function needs({ parameters: count, download, stored }, precision, limits) {
-  if (!limits) return `about ${size(4 * count)} of memory on the CPU, where it is slow`;
+  if (!limits) return `at least ${size(4 * count)} of memory on the CPU, where it is slow`;
   const f32 = count <= SMALL && download >= 4 * count;
   const chosen = /** @type {keyof typeof BYTES} */ (stored ?? (precision === "auto" ? (f32 ? "f32" : "f16") : precision));
   const bytes = BYTES[chosen] * count;

@@ -18,6 +18,8 @@ export class Session {
   name = "";
   /** The choice that `loaded` came from. */
   #choice = "";
+  /** The name of the one that is being loaded. */
+  loadingName = "";
   /** A load that is under way. @type {Promise<void>|null} */
   loading = null;
   generating = false;
@@ -77,6 +79,7 @@ export class Session {
     this.notices.clear();
     show();
     this.loaded = null;
+    this.loadingName = title;
     this.givenUp = false;
     showProgress(null);
     this.loading = lm
@@ -179,7 +182,7 @@ export class Session {
     showProgress(data);
     const stored = data.cached > 0 && data.downloaded === 0;
     const doing = this.settings.local && this.loading ? "Reading" : stored ? "Reading from storage" : "Downloading";
-    const name = this.loading ? this.chosenName : nameOf(data.model);
+    const name = this.loading ? this.loadingName : nameOf(data.model);
     say(`${doing} ${name}: ${size(data.loaded)} of ${size(data.total)}`, "loading");
     show(
       data.part,

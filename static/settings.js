@@ -25,9 +25,11 @@ const SAMPLING = {
   sampler: "auto",
   on_full: "end",
 };
-/** @type {Record<string, Record<string, string>>} */
+/** The rules of which token may come. @type {Record<string, Record<string, string>>} */
 const PRESETS = {
   greedy: { temperature: "0", top_k: "0", top_p: "1", min_p: "0", repetition_penalty: "1" },
+  // What SmolLM2's model card advises: a small model that is to answer must not be led astray.
+  focused: { temperature: "0.2", top_k: "0", top_p: "0.9", min_p: "0", repetition_penalty: "1" },
   balanced: { temperature: "0.8", top_k: "40", top_p: "1", min_p: "0", repetition_penalty: "1" },
   wild: { temperature: "1.3", top_k: "0", top_p: "0.95", min_p: "0.02", repetition_penalty: "1" },
 };
@@ -35,6 +37,9 @@ const PRESETS = {
 const ENGINE = { backend: "auto", precision: "auto", hub: "" };
 const DEFAULTS = { ...SAMPLING, ...ENGINE };
 const NAMES = Object.keys(DEFAULTS);
+const RULES = Object.keys(PRESETS.balanced);
+/** Beside the settings in storage: the user, or a link, chose the rules. */
+const CHOSEN = "rules_chosen";
 const MOST_STOPS = 16;
 const WHOLE = new Set(["max_new_tokens", "top_k", "count"]);
 
@@ -49,6 +54,10 @@ export class Settings {
   /** @type {Folder|null} */
   #folder = null;
   #tokenWanted = false;
+  /** Whether the rules are somebody's choice, and not the page's own. */
+  #chosen = false;
+  /** Whether the loaded model answers. */
+  #answers = false;
   /** Whether the model is that of the last visit, rather than the address's or the story. */
   remembered = false;
 
@@ -57,7 +66,8 @@ export class Settings {
     fillPicker(this.#model);
     const query = new URLSearchParams(location.search);
     const saved = this.#saved();
-    this.#fill({ ...SAMPLING, ...ENGINE, ...saved, ...this.#fromAddress(query) });
+    this.#chosen = saved[CHOSEN] !== undefined || RULES.some((name) => query.has(name));
+    this.#fill({ ...SAMPLING, ...ENGINE, ...this.#known(saved), ...this.#fromAddress(query) });
     const last = read(MODEL_KEY);
     this.remembered = last !== null && !query.has("model");
     this.model = query.get("model") ?? last ?? STORY.id;
@@ -67,6 +77,7 @@ export class Settings {
     for (const name of NAMES) {
       const input = this.#input(name);
       input.addEventListener("input", () => {
+        if (RULES.includes(name)) this.#chosen = true;
         this.#showSlider(name);
         this.#save();
       });
@@ -81,6 +92,7 @@ export class Settings {
     for (const preset of this.#presets()) {
       preset.addEventListener("click", () => {
         this.#fill(PRESETS[preset.value]);
+        this.#chosen = true;
         this.#save();
         // Whoever draws what the rules do listens to the form.
         preset.dispatchEvent(new Event("input", { bubbles: true }));
@@ -89,6 +101,7 @@ export class Settings {
     for (const slider of this.#sliders()) {
       slider.addEventListener("input", () => {
         this.#input(slider.dataset.for ?? "").value = slider.value;
+        if (RULES.includes(slider.dataset.for ?? "")) this.#chosen = true;
         this.#paint(slider);
         this.#showPreset();
       });
@@ -103,6 +116,8 @@ export class Settings {
     this.#custom.addEventListener("input", changed);
     document.getElementById("reset")?.addEventListener("click", () => {
       this.#fill(SAMPLING);
+      this.#chosen = false;
+      this.suit(this.#answers);
       this.#save();
       document.getElementById("sampling-form")?.dispatchEvent(new Event("input"));
     });
@@ -189,6 +204,15 @@ export class Settings {
     return Number(this.#input("count").value);
   }
 
+  /** Bring the rules that suit a model, unless somebody chose others. @param {boolean} answers rather than goes on with a text */
+  suit(answers) {
+    this.#answers = answers;
+    const rules = PRESETS[answers ? "focused" : "balanced"];
+    if (this.#chosen || RULES.every((name) => this.#input(name).value === rules[name])) return;
+    this.#fill(rules);
+    document.getElementById("sampling-form")?.dispatchEvent(new Event("input"));
+  }
+
   /** What a link needs to write the same again. */
   get values() {
     const names = [...Object.keys(SAMPLING), "precision", "hub"].filter((name) => name !== "count");
@@ -199,6 +223,7 @@ export class Settings {
   apply(values) {
     const known = Object.entries(values).filter(([name]) => NAMES.includes(name) && name !== "backend");
     this.#fill({ ...SAMPLING, ...Object.fromEntries(known) });
+    this.#chosen = true;
     this.remembered = false;
     this.#fillToken();
   }
@@ -257,11 +282,17 @@ export class Settings {
   /** @returns {Record<string, string>} */
   #saved() {
     const saved = Object.entries(parsed(read(KEY)) ?? {});
-    return Object.fromEntries(saved.filter(([name, value]) => NAMES.includes(name) && typeof value === "string"));
+    return Object.fromEntries(saved.filter(([, value]) => typeof value === "string"));
+  }
+
+  /** @param {Record<string, string>} values */
+  #known(values) {
+    return Object.fromEntries(Object.entries(values).filter(([name]) => NAMES.includes(name)));
   }
 
   #save() {
-    write(KEY, JSON.stringify(Object.fromEntries(NAMES.map((name) => [name, this.#input(name).value]))));
+    const values = Object.fromEntries(NAMES.map((name) => [name, this.#input(name).value]));
+    write(KEY, JSON.stringify({ ...values, ...(this.#chosen && { [CHOSEN]: "yes" }) }));
   }
 
   /** @param {Record<string, string>} values */

@@ -6,6 +6,7 @@ import { TokenCard } from "./chips.js";
 import { Compare } from "./compare.js";
 import { aligned, idsOf } from "./document.js";
 import { Editor } from "./editor.js";
+import { plural } from "./format.js";
 import { Meter, outcome, say, show, showSeed } from "./figures.js";
 import { saveDocument } from "./remember.js";
 import { Sheet } from "./sheet.js";
@@ -134,6 +135,7 @@ export class Writing {
       const ids = await this.ids(live.before);
       this.compare.expecting = count > 1;
       if (count > 1) this.compare.open();
+      let written = 0;
       for (let take = 0; take < count && live; take += 1) {
         const asked = settings.generateOptions();
         const taken = anew || take ? this.#nextSeed(asked.seed) : asked.seed;
@@ -152,7 +154,9 @@ export class Writing {
         this.#meter.stop(result, (seed) => {
           settings.seed = seed;
         });
-        say(outcome(result, session.loaded?.context ?? 0), "ready");
+        written += result.ids.length;
+        const all = take ? `, ${plural(written, "token")} in all ${take + 1}` : "";
+        say(outcome(result, session.loaded?.context ?? 0, all), "ready");
         if (result.finish === "cancelled" || session.givenUp) break;
         live = take + 1 < count ? editor.again() : null;
       }
@@ -206,15 +210,14 @@ export class Writing {
 
   async #rest() {
     const { session, editor } = this;
-    if (session.busy || !session.loaded) return;
+    if (session.busy || !session.loaded || document.body.dataset.view === "chat") return;
     const turn = ++this.#rested;
     const { pieces, generation } = editor;
     try {
       const ids = await this.ids(pieces);
       const prompt = generation ? await this.ids(generation.before) : ids;
       if (turn !== this.#rested || session.busy) return;
-      const detail = { ids, text: editor.text, prompt_length: prompt.length };
-      document.dispatchEvent(new CustomEvent("document-changed", { detail }));
+      announce({ ids, text: editor.text, prompt_length: prompt.length });
     } catch {
       // Without ids there is nothing to look into; whoever writes next learns why.
     }
@@ -223,6 +226,9 @@ export class Writing {
 
 /** Whether what had the focus is gone or hidden. */
 const nothingFocused = () => document.activeElement === document.body || !document.activeElement?.checkVisibility();
+
+/** Tell whoever looks inside what there is to look into. @param {{ids: number[], text: string, prompt_length: number}} detail */
+export const announce = (detail) => document.dispatchEvent(new CustomEvent("document-changed", { detail }));
 
 const PATIENCE_MS = 20_000;
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ MAX_LOSSES = 3
 LOOKING, PROFILING = "looking into the model", "looking where the time goes"
 """What makes way for whatever else is asked for."""
 
+T = TypeVar("T")
 Emit = Callable[[str, dict[str, Any]], None]
 """Takes an event's name ("status", "progress") and its data."""
 
@@ -244,26 +245,25 @@ class Engine:
             ids = list(parse_ids("ids", raw["ids"], model.runner.n_vocab))
             if not 1 <= len(ids) <= model.runner.n_ctx:
                 raise OptionError(f"ids must hold 1 to {model.runner.n_ctx} tokens, not {len(ids)}.")
-            runner, recover = model.runner, self._recovery("computing logits")
-            while True:
-                try:
-                    await prefill(runner, ids, model.backend.prefill_chunk)
-                    return await runner.logits()
-                except DeviceLostError as error:
-                    runner = await recover(error)
+
+            async def compute(runner: Runner) -> NDArray[np.float32]:
+                await prefill(runner, ids, model.backend.prefill_chunk)
+                return await runner.logits()
+
+            return await self._recovering("computing logits", compute)
 
     async def bench(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Measure the loaded model; see `bench.bench`. The report names the adapter."""
         with self._alone("measuring"):
-            model = self._need_model()
+            self._need_model()
             self._status("generating", "Measuring")
             try:
-                figures = await bench(model.runner, raw)
+                figures = await self._recovering("measuring", lambda runner: bench(runner, raw))
             finally:
-                self._status("ready", "Ready")
+                if self._model is not None:
+                    self._status("ready", "Ready")
             gpu = None if self._gpu is None else self._gpu.device.info()
-            names = ("model", "parameters", "precision", "backend", "seconds")
-            return {"gpu_info": gpu, **{name: model.report[name] for name in names}, **figures}
+            return {"gpu_info": gpu, **self._named("model", "parameters", "precision", "backend", "seconds"), **figures}
 
     async def inspect(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Look into the model while it reads a text (`inspection.inspect`). Makes way for whatever else is asked for.
@@ -272,26 +272,28 @@ class Engine:
         """
         with self._alone(LOOKING):
             model = self._need_model()
-            runner, recover = model.runner, self._recovery(LOOKING)
-            if isinstance(raw, Mapping) and raw.get("release") is True and isinstance(runner, InspectableRunner):
-                runner.inspector().free()
-                return {}
-            while True:
+
+            async def look(runner: Runner) -> dict[str, Any]:
                 if not isinstance(runner, InspectableRunner):
                     raise UnsupportedModelError("This model cannot be looked into.")
-                try:
-                    options = parse_inspect(raw, runner.config)
-                    return await inspect(runner, model.tokenizer, options, cancelled=lambda: self._stopping)
-                except DeviceLostError as error:
-                    runner = await recover(error)
+                if isinstance(raw, Mapping) and raw.get("release") is True:
+                    runner.inspector().free()
+                    return {}
+                options = parse_inspect(raw, runner.config)
+                return await inspect(runner, model.tokenizer, options, cancelled=lambda: self._stopping)
+
+            return await self._recovering(LOOKING, look)
 
     async def profile(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Measure where a text's time goes (`profiling.profile`). Makes way for whatever else is asked for."""
         with self._alone(PROFILING):
-            model = self._need_model()
-            report = await profile(model.runner, model.tokenizer, raw, cancelled=lambda: self._stopping)
-            names = ("model", "parameters", "precision", "backend")
-            return {**{name: model.report[name] for name in names}, **report}
+            tokenizer = self._need_model().tokenizer
+
+            async def measure(runner: Runner) -> dict[str, Any]:
+                return await profile(runner, tokenizer, raw, cancelled=lambda: self._stopping)
+
+            report = await self._recovering(PROFILING, measure)
+            return {**self._named("model", "parameters", "precision", "backend"), **report}
 
     def memory(self) -> dict[str, int]:
         """Return the bytes in use by purpose; empty without a model."""
@@ -386,6 +388,21 @@ class Engine:
 
         return recover
 
+    async def _recovering(self, doing: str, work: Callable[[Runner], Awaitable[T]]) -> T:
+        """Do what begins anew when the GPU is lost meanwhile."""
+        runner, recover = self._need_model().runner, self._recovery(doing)
+        lost = False
+        try:
+            while True:
+                try:
+                    return await work(runner)
+                except DeviceLostError as error:
+                    lost = True
+                    runner = await recover(error)
+        finally:
+            if lost and self._model is not None:
+                self._status("ready", "Ready")
+
     async def _reload(self, options: LoadOptions) -> Model:
         await self._try_gpu(options.limits)
         if self._gpu is None:
@@ -435,6 +452,10 @@ class Engine:
         if self._model is None:
             raise NotLoadedError("No model is loaded. Load one first, for example the model 'story'.")
         return self._model
+
+    def _named(self, *names: str) -> dict[str, Any]:
+        report = self._need_model().report
+        return {name: report[name] for name in names}
 
     def _status(self, state: str, text: str) -> None:
         self._emit(

@@ -52,6 +52,8 @@ def desk(site_url: str, launch: Launch, tmp_path_factory: pytest.TempPathFactory
         evaluate(
             page,
             """() => {
+                globalThis.told = [];
+                document.addEventListener("document-changed", ({ detail }) => told.push(detail));
                 const complete = lm.complete.bind(lm);
                 globalThis.asked = [];
                 lm.complete = (options) => {
@@ -77,6 +79,7 @@ def test_a_conversation(desk: Page) -> None:
     page = desk
     expect(page.get_by_role("button", name="Chat", exact=True)).to_have_attribute("aria-pressed", "true")
     expect(Sheet(page).text).to_be_hidden()
+    expect(page.get_by_role("button", name="Focused")).to_have_attribute("aria-pressed", "true")
     assert violations(page) == []
 
     page.get_by_text("System prompt", exact=True).click()
@@ -95,7 +98,13 @@ def test_a_conversation(desk: Page) -> None:
         {"role": "system", "content": "Be short."},
         {"role": "user", "content": "Hello <b>you</b>"},
     ]
-    assert (first["max_new_tokens"], first["seed"]) == (5, 1)
+    assert (first["max_new_tokens"], first["seed"], first["temperature"]) == (5, 1, 0.2)
+    # What looks inside is told of the conversation as the model read it.
+    told = evaluate(page, "() => told.pop()")
+    assert told["text"] == answer
+    read = evaluate(page, "(ids) => lm.decode(ids)", told["ids"][: told["prompt_length"]])
+    assert "user\nHello <b>you</b>" in read
+    assert read.endswith("assistant\n")
 
     # The next turn comes with all before it.
     message.fill("And\nthen?")
@@ -115,7 +124,6 @@ def test_a_turn_is_edited_and_answered_anew(desk: Page) -> None:
     field.press("Escape")
     expect(field).to_be_hidden()
     turns(page).nth(0).get_by_role("button", name="Edit").click()
-    expect(page.get_by_role("button", name="Send again")).to_have_accessible_description("The 3 turns after it go")
     assert violations(page) == []
     field.fill("Good")
     field.press("Shift+Enter")
@@ -125,12 +133,48 @@ def test_a_turn_is_edited_and_answered_anew(desk: Page) -> None:
     Sheet(page).ready()
     (asked,) = evaluate(page, "() => asked.splice(0)")
     assert [one["content"] for one in asked["messages"]] == ["Be short.", "Good\nevening"]
-    same = contents(page)[1]
-    page.get_by_label("Seed", exact=True).fill("2")
+    first = contents(page)[1]
+    page.get_by_role("button", name="Wild").click()
     turns(page).nth(1).get_by_role("button", name="Regenerate").click()
     Sheet(page).ready()
     expect(turns(page)).to_have_count(2)
-    assert contents(page)[1] != same
+    second = contents(page)[1]
+    assert second != first
+    (asked,) = evaluate(page, "() => asked.splice(0)")
+    assert asked["seed"] == 2
+
+
+def test_versions_are_kept(desk: Page) -> None:
+    page = desk
+    edited, answers = contents(page)[0], turns(page).nth(1).get_by_role("group", name="Versions")
+    expect(answers).to_contain_text("2/2")
+    expect(answers.get_by_role("button", name="Next version")).to_be_disabled()
+    second = contents(page)[1]
+    page.keyboard.press("Alt+Comma")
+    expect(answers).to_contain_text("1/2")
+    assert contents(page)[1] != second
+    answers.get_by_role("button", name="Next version").click()
+    expect(answers.get_by_role("button", name="Previous version")).to_be_focused()
+    assert contents(page)[1] == second
+
+    # The first question comes back with all that followed it.
+    questions = turns(page).nth(0).get_by_role("group", name="Versions")
+    questions.get_by_role("button", name="Previous version").click()
+    expect(turns(page)).to_have_count(4)
+    assert contents(page)[0] == "Hello <b>you</b>"
+    assert violations(page) == []
+    questions.get_by_role("button", name="Next version").click()
+    assert contents(page) == [edited, second]
+
+
+def test_an_answer_that_fails_leaves_the_one_before(desk: Page) -> None:
+    page = desk
+    before = contents(page)
+    evaluate(page, "() => { lm.kept = lm.complete; lm.complete = async () => { throw new Error('no answer'); }; }")
+    turns(page).nth(1).get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_role("alert")).to_contain_text("no answer")
+    assert contents(page) == before
+    evaluate(page, "() => { lm.complete = lm.kept; }")
 
 
 def test_an_answer_is_stopped_and_what_is_there_stays(desk: Page) -> None:
@@ -161,9 +205,14 @@ def test_it_is_remembered_and_other_models_have_no_chat(desk: Page) -> None:
     assert evaluate(page, "() => document.documentElement.scrollWidth") <= 390
     page.get_by_role("button", name="New", exact=False).click()
     expect(turns(page)).to_have_count(0)
+    page.get_by_role("button", name="Bring the last conversation back").click()
+    assert contents(page) == before
+    page.get_by_role("button", name="New", exact=False).click()
+    expect(turns(page)).to_have_count(0)
 
     page.get_by_label("Repository or address").fill("me/tiny")
     page.get_by_role("button", name="Load").click()
     expect(page.locator("#tab-name")).to_have_text("me/tiny", timeout=SLOW_MS)
     expect(page.locator("#views")).to_be_hidden()
+    expect(page.get_by_role("button", name="Wild")).to_have_attribute("aria-pressed", "true")
     expect(Sheet(page).text).to_be_visible()

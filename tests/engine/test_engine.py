@@ -486,20 +486,20 @@ async def test_other_limits_need_another_device(gpu_engine: Engine, gpus: Gpus, 
 
 
 class Losing:
-    """Lets the GPU be lost at the first `times` feeds from number `after` on."""
+    """Lets the GPU be lost at the first `times` steps from number `after` on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, after: int = 0, times: int = 1) -> None:
-        self._left, self._after, self._feed = times, after, EagerRunner.feed
+        self._left, self._after, self._run = times, after, EagerRunner.run
         losing = self
 
-        async def feed(runner: EagerRunner, ids: Sequence[int]) -> None:
+        def run(runner: EagerRunner, ids: Sequence[int], ops: Any) -> Any:
             losing._after -= 1
             if losing._after < 0 and losing._left:
                 losing._left -= 1
                 raise DeviceLostError("The GPU device was lost (test).")
-            await losing._feed(runner, ids)
+            return losing._run(runner, ids, ops)
 
-        monkeypatch.setattr(EagerRunner, "feed", feed)
+        monkeypatch.setattr(EagerRunner, "run", run)
 
 
 @pytest.mark.parametrize("after", [0, 1, 5])
@@ -523,14 +523,35 @@ async def test_a_generation_goes_on_after_a_loss(
     assert (await gpu_engine.complete(options))["ids"] == whole["ids"]
 
 
-async def test_logits_come_after_a_loss(
-    gpu_engine: Engine, gpus: Gpus, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("logits", {"ids": [5, 6]}),
+        ("inspect", {"ids": [5, 6]}),
+        ("profile", {"ids": [5, 6], "new_tokens": 2}),
+        ("bench", {"prompt_tokens": 2, "new_tokens": 2, "runs": 1}),
+    ],
+)
+async def test_whatever_else_computes_begins_anew_after_a_loss(
+    gpu_engine: Engine,
+    gpus: Gpus,
+    events: Events,
+    tiny: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    options: dict[str, Any],
 ) -> None:
     await gpu_engine.load(tiny)
-    whole = await gpu_engine.logits({"ids": [5, 6]})
+    compute = getattr(gpu_engine, method)
+    whole = await compute(options)
     Losing(monkeypatch)
-    assert np.array_equal(await gpu_engine.logits({"ids": [5, 6]}), whole)
+    again = await compute(options)
     assert len(gpus.opened) == 2
+    assert events.states()[-1] == "ready"
+    if method == "logits":
+        assert np.array_equal(again, whole)
+    else:
+        assert again.keys() == whole.keys()
 
 
 async def test_a_gpu_that_is_lost_again_and_again_is_given_up(
