@@ -2,6 +2,7 @@
 /** Probabilities as people see them: shades, names of tokens, bars, and the card that tells of one token. */
 
 import { places } from "./document.js";
+import { integer } from "./format.js";
 
 /** @typedef {import("./document.js").Candidate} Candidate */
 /** @typedef {import("./document.js").Place} Place */
@@ -49,6 +50,8 @@ export function bar(text, p, faded = false) {
 
 const OPEN_MS = 140;
 const CLOSE_MS = 260;
+/** How long a card is looked at before what takes computing is computed. */
+const RANK_MS = 250;
 
 /** Tells of the token under the pointer, or at the caret, while tokens are shown. */
 export class TokenCard {
@@ -57,17 +60,20 @@ export class TokenCard {
   #facts = /** @type {HTMLElement} */ (document.getElementById("token-facts"));
   #list = /** @type {HTMLElement} */ (document.getElementById("token-list"));
   #timer = 0;
+  #ranking = 0;
   /** The token that is shown, by its place in the order. */
   #shown = -1;
 
   /**
    * @param {Sheet} sheet @param {Editor} editor
    * @param {(index: number, candidate: Candidate) => void} choose
+   * @param {(place: Place) => Promise<number|null>} rank
    */
-  constructor(sheet, editor, choose) {
+  constructor(sheet, editor, choose, rank) {
     this.sheet = sheet;
     this.editor = editor;
     this.choose = choose;
+    this.rank = rank;
     sheet.area.addEventListener("pointermove", (event) => {
       if (event.pointerType === "mouse" && !event.buttons) this.#later(() => this.#point(event.clientX, event.clientY));
     });
@@ -105,6 +111,7 @@ export class TokenCard {
 
   close() {
     clearTimeout(this.#timer);
+    clearTimeout(this.#ranking);
     if (this.#card.contains(document.activeElement)) this.sheet.focus();
     this.sheet.chips[this.#shown]?.classList.remove("told");
     this.#shown = -1;
@@ -156,14 +163,25 @@ export class TokenCard {
     this.#put(chip);
   }
 
-  /** @param {number} index @param {Place} place */
-  #fill(index, { piece, token, index: within }) {
-    const { id, text, logprob, top } = token;
-    this.#title.textContent = tokenName(text);
-    const rank = top.findIndex((one) => one.id === id);
-    const ranks = rank >= 0 ? `rank ${rank + 1}` : top.length ? `not among the ${top.length} likeliest` : "";
-    const facts = [logprob === null ? "probability not known" : percent(Math.exp(logprob)), ranks, `token ${id}`];
+  /** @param {Place["token"]} token @param {string} rank */
+  #state({ id, logprob }, rank) {
+    const facts = [logprob === null ? "probability not known" : percent(Math.exp(logprob)), rank, `token ${id}`];
     this.#facts.textContent = facts.filter(Boolean).join(", ");
+  }
+
+  /** @param {number} index @param {Place} place */
+  #fill(index, place) {
+    const { piece, token, index: within } = place;
+    const { id, text, top } = token;
+    this.#title.textContent = tokenName(text);
+    const near = top.findIndex((one) => one.id === id);
+    this.#state(token, near >= 0 ? `rank ${near + 1}` : top.length ? `not among the ${top.length} likeliest` : "");
+    if (near < 0) {
+      this.#ranking = setTimeout(async () => {
+        const rank = await this.rank(place);
+        if (rank !== null && this.#shown === index) this.#state(token, `rank ${integer(rank)}`);
+      }, RANK_MS);
+    }
     // A token that only ends a character cannot be exchanged on its own.
     const whole = this.editor.pieces[piece].tokens?.[within - 1]?.text !== "";
     const rows = top.map((candidate) => {

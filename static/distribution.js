@@ -17,6 +17,10 @@ export function ranked(logits, first) {
   return { scores, ids: best.slice(0, first).map(({ id }) => id) };
 }
 
+/** The place of an id in falling order, counted from 1. @param {Float32Array} logits @param {number} id */
+export const rankIn = (logits, id) =>
+  1 + logits.reduce((higher, logit, other) => higher + Number(logit > logits[id] || (logit === logits[id] && other < id)), 0);
+
 /** Weaken what the text has already, as transformers does. @param {Float32Array} logits @param {number[]} ids @param {number} penalty */
 export function penalised(logits, ids, penalty) {
   if (penalty === 1) return logits;

@@ -4,6 +4,7 @@
 import { lm } from "./lm.js";
 import { TokenCard } from "./chips.js";
 import { Compare } from "./compare.js";
+import { rankIn } from "./distribution.js";
 import { aligned, idsOf } from "./document.js";
 import { Editor } from "./editor.js";
 import { plural } from "./format.js";
@@ -57,7 +58,7 @@ export class Writing {
         this.changed();
       },
     });
-    this.card = new TokenCard(this.sheet, this.editor, (index, candidate) => this.branch(index, candidate));
+    this.card = new TokenCard(this.sheet, this.editor, (index, candidate) => this.branch(index, candidate), (place) => this.#rank(place));
     this.compare = new Compare(this.editor, (chosen) => {
       this.compare.close();
       this.editor.flip(chosen);
@@ -178,6 +179,23 @@ export class Writing {
     if (seed === undefined) return undefined;
     const takes = this.editor.generation?.takes ?? [];
     return Math.max(seed, ...takes.map((take) => take.seed)) + 1;
+  }
+
+  /**
+   * How many tokens the model held for likelier than one it wrote, and one; null: it has something else to do.
+   * @param {import("./document.js").Place} place
+   */
+  async #rank({ piece, index, token }) {
+    const { session, editor } = this;
+    const { tokens, model } = editor.pieces[piece];
+    if (!session.loaded || session.busy || !tokens || model !== session.vocabulary) return null;
+    try {
+      const ids = await this.ids([...editor.pieces.slice(0, piece), { text: "", tokens: tokens.slice(0, index), model }]);
+      if (!ids.length || session.busy) return null;
+      return rankIn(await lm.logits({ ids: ids.slice(-session.loaded.context) }), token.id);
+    } catch {
+      return null; // as good as busy
+    }
   }
 
   /** The GPU's sampler names no likeliest tokens under a repetition penalty. @param {import("./lm.js").GenerateOptions} options */

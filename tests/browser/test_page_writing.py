@@ -216,6 +216,28 @@ def test_a_token_tells_of_itself_and_another_may_be_chosen(sheet: Sheet) -> None
     expect(sheet.text).to_have_value(f"Once upon a time{text}")
 
 
+def test_the_rank_of_an_unlikely_token_is_found_out(sheet: Sheet) -> None:
+    page = sheet.page
+    for label, value in (("Temperature", "2"), ("Top-k", "0")):
+        page.get_by_label(label, exact=True).fill(value)
+    sheet.text.fill("Once upon a time")
+    sheet.run()
+    (only,) = completions(page)
+    ids, prompt = only["result"]["ids"], only["result"]["prompt_ids"]
+    place = next(
+        at for at, top in enumerate(only["result"]["top"]) if ids[at] not in [candidate["id"] for candidate in top]
+    )
+    logits = evaluate(page, "async (ids) => Array.from(await lm.logits({ ids }))", prompt + ids[:place])
+    rank = 1 + sum(logit > logits[ids[place]] for logit in logits)
+    assert rank > 10
+    page.keyboard.press("Alt+t")
+    chip = chips(page).nth(place).bounding_box()
+    assert chip
+    page.mouse.move(chip["x"] + chip["width"] / 2, chip["y"] + chip["height"] / 2)
+    card = page.get_by_role("group", name="Token", exact=True)
+    expect(card).to_contain_text(f"rank {rank:,}, token {ids[place]}")
+
+
 def test_any_edits_leave_the_text_and_whole_tokens(sheet: Sheet) -> None:
     """Random edits of a text of typed and written pieces, against the same edits of a string."""
     wrong = evaluate(
@@ -303,6 +325,8 @@ def test_several_are_written_side_by_side_and_one_is_kept(sheet: Sheet) -> None:
     expect(sheet.text).to_be_hidden()
     done = completions(page)
     assert [one["result"]["seed"] for one in done] == [7, 8, 9]
+    total = sum(len(one["result"]["ids"]) for one in done)
+    expect(sheet.status).to_contain_text(f"{total} tokens in all 3")
     # One reading of the text serves all.
     assert [one["result"]["timings"]["reused"] for one in done[1:]] == [len(done[0]["options"]["ids"]) - 1] * 2
     expect(side_by_side.get_by_role("button", name="Keep continuation 1")).to_be_focused()
@@ -528,7 +552,7 @@ def test_the_picker_tells_what_a_model_needs(sheet: Sheet) -> None:
     facts = page.locator("#model-facts")
     sheet.model.select_option("Qwen/Qwen3-0.6B")
     expect(facts).to_contain_text("596M parameters, 1.19 GB to download")
-    expect(facts).to_contain_text("about 2.38 GB of memory on the CPU, where it is slow")
+    expect(facts).to_contain_text("at least 2.38 GB of memory on the CPU, where it is slow")
     page.get_by_text("Engine", exact=True).click()
     page.get_by_label("Compute on").select_option("webgpu")
     told = evaluate(
