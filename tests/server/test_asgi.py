@@ -1,5 +1,7 @@
+import contextlib
 import os
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from starlette.types import Message
 from app.server.asgi import make_app, media_type, policy
 from app.server.runtime import FILES
 from app.server.site import Site
+from tests.serving import serving
 
 BODY = bytes(range(256)) * 1000
 CSP = "content-security-policy"
@@ -273,3 +276,18 @@ async def test_only_pinned_wheels_are_kept_without_asking(client: httpx.AsyncCli
 async def test_a_file_that_vanishes_is_404(client: httpx.AsyncClient, tmp_path: Path) -> None:
     (tmp_path / "runtime" / "pyodide.mjs").unlink()
     assert (await client.get("/pyodide/pyodide.mjs")).status_code == 404
+
+
+def test_slow_clients_keep_nobody_waiting(small: Site, tmp_path: Path) -> None:
+    large = tmp_path / "static" / "models" / "story" / "large.safetensors"
+    with large.open("wb") as file:
+        file.truncate(64_000_000)  # more than fits in the buffers between server and client
+    with serving(make_app(small)) as address, contextlib.ExitStack() as stack:
+        port = httpx.URL(address).port
+        started = b"GET /models/story/large.safetensors HTTP/1.1\r\nHost: localhost\r\n"
+        # Half of them never finish their request, the others never read their answer.
+        for end in (b"", b"\r\n") * 50:
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            slow.sendall(started + end)
+        whole = httpx.get(f"{address}models/story/large.safetensors", timeout=30)
+        assert (whole.status_code, len(whole.content)) == (200, 64_000_000)
