@@ -103,9 +103,9 @@
  * @typedef {object} Phase of `profile`: milliseconds, of a whole prompt or of one token
  * @property {number} tokens
  * @property {number} ms by the clock
- * @property {number} [python_ms]
- * @property {number} [submit_ms] recording and submitting commands
- * @property {number} [waiting_ms]
+ * @property {number} python_ms
+ * @property {number} submit_ms recording and submitting commands
+ * @property {number} waiting_ms
  * @property {number|null} gpu_ms how long the GPU was busy; null without timestamps
  * @property {Record<string, number>|null} kernels_ms
  * @property {number|null} dispatches

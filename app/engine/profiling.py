@@ -49,12 +49,12 @@ async def profile(
 ) -> dict[str, Any]:
     """Read a text (option `prompt` or `ids`) and write `new_tokens` greedily; say where the time went, in milliseconds.
 
-    prefill {tokens, ms, gpu_ms, kernels_ms, dispatches}: of the whole text. decode {tokens, ms, python_ms, submit_ms,
-    waiting_ms, gpu_ms, kernels_ms, dispatches, weight_bytes, cache_bytes, gb_per_second}: of one token. `ms` is by the
-    clock. python_ms is Python's share, in which submit_ms, what recording and submitting the commands took, is not
-    counted; waiting_ms the rest. gpu_ms is how long the GPU was busy and kernels_ms with what, None without timestamps;
-    on NumPy kernels_ms are its operations. bound: "gpu" if it was busy for more than half of the time, "cpu" if not,
-    None if that is not known. memory: bytes by purpose. The cache's contents are forgotten.
+    prefill {tokens, ms, python_ms, submit_ms, waiting_ms, gpu_ms, kernels_ms, dispatches}: of the whole text. decode
+    has weight_bytes, cache_bytes and gb_per_second, too, and is of one token. `ms` is by the clock. python_ms is
+    Python's share, in which submit_ms, what recording and submitting the commands took, is not counted; waiting_ms the
+    rest. gpu_ms is how long the GPU was busy and kernels_ms with what, None without timestamps; on NumPy kernels_ms are
+    its operations. bound: "gpu" if it was busy for more than half of the time, "cpu" if not, None if that is not
+    known. memory: bytes by purpose. The cache's contents are forgotten.
 
     Raises OptionError and CancelledError.
     """
@@ -80,17 +80,17 @@ async def profile(
 
 
 async def _on_gpu(runner: SamplingRunner, ids: list[int], new: int, turn: Any) -> dict[str, Any]:
-    async def read() -> float:
+    async def read() -> dict[str, float]:
         await turn()
-        start = time.perf_counter()
+        python, submit, start = runner.python_seconds, runner.submit_seconds, time.perf_counter()
         runner.rewind(0)
         await runner.feed(ids)
         await runner.logits()
-        return 1000 * (time.perf_counter() - start)
+        return _shares(time.perf_counter() - start, runner.python_seconds - python, runner.submit_seconds - submit)
 
-    prefill_ms = await read()
-    if prefill_ms < QUICK_MS:
-        prefill_ms = await read()  # the first time also warms up
+    prefill = await read()
+    if prefill["ms"] < QUICK_MS:
+        prefill = await read()  # the first time also warms up
     python, submit = runner.python_seconds, runner.submit_seconds
     arrivals: list[tuple[float, int]] = []
     async with aclosing(runner.sample(Rules(temperature=0), uniforms=uniforms(0, new), history=ids)) as groups:
@@ -101,9 +101,11 @@ async def _on_gpu(runner: SamplingRunner, ids: list[int], new: int, turn: Any) -
             await turn()
     new = sum(count for _, count in arrivals)
     (start, first), (end, _) = arrivals[0], arrivals[-1]
-    ms = 1000 * (end - start) / max(1, new - first)
-    submit_ms = 1000 * (runner.submit_seconds - submit) / new
-    python_ms = 1000 * (runner.python_seconds - python) / new - submit_ms
+    decode = _shares(
+        (end - start) / max(1, new - first),
+        (runner.python_seconds - python) / new,
+        (runner.submit_seconds - submit) / new,
+    )
     await turn()
     gpu = await runner.gpu_times(ids, new)
     gpu_ms = None if gpu is None else gpu["ms_per_token"]
@@ -111,26 +113,33 @@ async def _on_gpu(runner: SamplingRunner, ids: list[int], new: int, turn: Any) -
     return {
         "prefill": {
             "tokens": len(ids),
-            "ms": prefill_ms,
+            **prefill,
             "gpu_ms": None if gpu is None else gpu["prefill_ms"],
             "kernels_ms": None if gpu is None else gpu["prefill_kernels_ms"],
             "dispatches": None if gpu is None else gpu["prefill_dispatches"],
-            "bound": None if gpu is None else _bound(gpu["prefill_ms"], prefill_ms),
+            "bound": None if gpu is None else _bound(gpu["prefill_ms"], prefill["ms"]),
         },
         "decode": {
             "tokens": new,
-            "ms": ms,
-            "python_ms": max(0.0, python_ms),
-            "submit_ms": submit_ms,
-            "waiting_ms": max(0.0, ms - python_ms - submit_ms),
+            **decode,
             "gpu_ms": gpu_ms,
             "kernels_ms": None if gpu is None else gpu["kernels_ms"],
             "dispatches": None if gpu is None else gpu["dispatches_per_token"],
             "weight_bytes": weights,
             "cache_bytes": cache,
-            "gb_per_second": (weights + cache) / (gpu_ms or ms) / 1e6,
-            "bound": None if gpu_ms is None else _bound(gpu_ms, ms),
+            "gb_per_second": (weights + cache) / (gpu_ms or decode["ms"]) / 1e6,
+            "bound": None if gpu_ms is None else _bound(gpu_ms, decode["ms"]),
         },
+    }
+
+
+def _shares(seconds: float, python: float, submit: float) -> dict[str, float]:
+    """Parts of a time by the clock; `submit` is a part of `python`."""
+    return {
+        "ms": 1000 * seconds,
+        "python_ms": 1000 * max(0.0, python - submit),
+        "submit_ms": 1000 * submit,
+        "waiting_ms": 1000 * max(0.0, seconds - python),
     }
 
 
@@ -163,7 +172,7 @@ async def _in_numpy(runner: EagerRunner, ids: list[int], new: int, turn: Any) ->
     return {
         "prefill": {
             "tokens": len(ids),
-            "ms": prefill_ms,
+            **_shares(prefill_ms / 1000, prefill_ms / 1000, 0.0),
             "gpu_ms": None,
             "kernels_ms": prefill_kernels,
             "dispatches": 0,
@@ -171,10 +180,7 @@ async def _in_numpy(runner: EagerRunner, ids: list[int], new: int, turn: Any) ->
         },
         "decode": {
             "tokens": new,
-            "ms": ms,
-            "python_ms": ms,
-            "submit_ms": 0.0,
-            "waiting_ms": 0.0,
+            **_shares(ms / 1000, ms / 1000, 0.0),
             "gpu_ms": None,
             "kernels_ms": dict(kernels),
             "dispatches": 0,

@@ -52,7 +52,7 @@ class SamplingRunner(Runner, Protocol):
     """A runner that can choose tokens itself, running ahead of Python."""
 
     python_seconds: float
-    """Time that `sample` has spent in Python so far, not waiting."""
+    """Time that `feed` and `sample` have spent in Python so far, not waiting."""
 
     submit_seconds: float
     """The part of it that recording and submitting commands took."""

@@ -62,13 +62,11 @@ function verdict({ gpu_ms: gpu, ms, bound }, backend) {
 
 /** @param {string} title @param {import("../lm.js").Phase} phase @param {string} backend */
 function phase(title, phase, backend) {
-  const { ms, gpu_ms: gpu, python_ms: python = 0, submit_ms: submit = 0, waiting_ms: waiting = 0, kernels_ms: kernels } = phase;
+  const { ms, gpu_ms: gpu, python_ms: python, submit_ms: submit, waiting_ms: waiting, kernels_ms: kernels } = phase;
   const lanes = h("div", { class: "in-lanes" });
   if (backend === "webgpu") {
     if (gpu !== null) lanes.append(lane("GPU", [["busy", gpu, "gpu"], ...(gpu < ms ? [/** @type {[string, number, string]} */ (["idle", ms - gpu, "rest"])] : [])]));
-    if (phase.python_ms !== undefined) {
-      lanes.append(lane("CPU", [["Python", python, "python"], ["recording and submitting", submit, "ffi"], ["waiting", waiting, "rest"]]));
-    }
+    lanes.append(lane("CPU", [["Python", python, "python"], ["recording and submitting", submit, "ffi"], ["waiting", waiting, "rest"]]));
   } else {
     lanes.append(lane("CPU", [["NumPy", ms, "python"]]));
   }

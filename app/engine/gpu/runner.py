@@ -1,5 +1,6 @@
 """A `Runner` on WebGPU: two plans over one set of weights and caches, for prompt chunks and for single tokens."""
 
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -132,6 +133,7 @@ class GpuRunner:
         """See `Runner.feed`."""
         assert 0 < len(ids) <= self.n_ctx - self.length, "the cache is full"
         self.device.check()
+        began = time.perf_counter()
         start = 0
         while start < len(ids):
             plan = self._plans["prefill" if len(ids) - start >= self._prefill_from else "decode"]
@@ -140,7 +142,10 @@ class GpuRunner:
             self.device.write(self._fixed.ids, np.asarray(piece, np.uint32))
             self.device.write(self._fixed.step, np.array([self.length, len(piece), self._drawn, 0], np.uint32))
             self.tokens += piece
+            submitting = time.perf_counter()
             plan.submit(rows=len(piece), length=self.length, logits=start == len(ids))
+            self.submit_seconds += time.perf_counter() - submitting
+        self.python_seconds += time.perf_counter() - began
 
     async def settle(self) -> None:
         """See `Runner.settle`."""
