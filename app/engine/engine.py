@@ -88,6 +88,8 @@ class Engine:
         )
         self._gpu: WebGpuBackend | None = None
         self._gpu_reason: str | None = None
+        # The page asks for `info` and loads a model at once: they must not open a device each.
+        self._opening = asyncio.Lock()
         self._model: Model | None = None
         self._doing: str | None = None
         self._stopping = False
@@ -102,8 +104,9 @@ class Engine:
 
         `gpu` is None where there is none, and `reason` then says why.
         """
-        if self._gpu is None:
-            await self._try_gpu("adapter")
+        async with self._opening:
+            if self._gpu is None:
+                await self._open_another("adapter")
         gpu = None if self._gpu is None else self._gpu.device.info()
         return {
             "pyodide": _pyodide_version(),
@@ -339,8 +342,9 @@ class Engine:
     async def _backend(self, options: LoadOptions) -> Backend:
         if options.backend == "numpy":
             return NumpyBackend()
-        if self._gpu is None or self._gpu.limits != options.limits or self._gpu.device.lost is not None:
-            await self._try_gpu(options.limits)
+        async with self._opening:
+            if self._gpu is None or self._gpu.limits != options.limits or self._gpu.device.lost is not None:
+                await self._open_another(options.limits)
         if self._gpu is not None:
             self._gpu.tuning = options.tuning
             return self._gpu
@@ -348,8 +352,8 @@ class Engine:
             raise GpuUnavailableError(self._gpu_reason)
         return NumpyBackend()
 
-    async def _try_gpu(self, limits: str) -> None:
-        """Open a device, or remember why there is none."""
+    async def _open_another(self, limits: str) -> None:
+        """Open a device, or remember why there is none. Only under `_opening`."""
         if self._gpu is not None:
             self._gpu.close()
         self._gpu, self._gpu_reason = None, None
@@ -404,7 +408,8 @@ class Engine:
                 self._status("ready", "Ready")
 
     async def _reload(self, options: LoadOptions) -> Model:
-        await self._try_gpu(options.limits)
+        async with self._opening:
+            await self._open_another(options.limits)
         if self._gpu is None:
             raise GpuUnavailableError(
                 f"The GPU was lost, and there is no other: {self._gpu_reason} Load the model with backend numpy, or "

@@ -434,6 +434,7 @@ class Gpus:
     async def __call__(self, limits: str) -> WebGpuBackend:
         if self.missing:
             raise GpuUnavailableError(self.missing)
+        await asyncio.sleep(0.01)  # others run while a browser opens one
         self.opened.append(FakeGpu(limits))
         return self.opened[-1]
 
@@ -455,6 +456,12 @@ async def test_auto_takes_the_gpu(gpu_engine: Engine, gpus: Gpus, events: Events
     assert (report["backend"], report["precision"]) == ("webgpu", "f32")
     assert len(gpus.opened) == 1
     assert events.states() == ["loading", "loading", "compiling", "ready"]
+
+
+async def test_asking_and_loading_at_once_open_one_gpu(gpu_engine: Engine, gpus: Gpus, tiny: dict[str, Any]) -> None:
+    info, report = await asyncio.gather(gpu_engine.info(), gpu_engine.load(tiny))
+    assert (info["backend"], report["backend"]) == ("webgpu", "webgpu")
+    assert len(gpus.opened) == 1
 
 
 async def test_auto_falls_back_and_keeps_the_reason(gpu_engine: Engine, gpus: Gpus, tiny: dict[str, Any]) -> None:
