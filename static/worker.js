@@ -8,7 +8,7 @@
 import * as gpu from "./gpu.js";
 
 /**
- * @typedef {{version: string, wheel: string, pyodide: string}} Site
+ * @typedef {{version: string, wheel: string, pyodide: string, bytecode: string|null}} Site
  * @typedef {{(id: number, method: string, args: unknown[]): void}} Dispatch
  */
 
@@ -59,6 +59,11 @@ async function boot() {
     return response.arrayBuffer();
   });
   wheel.catch(() => {});
+  // It saves compiling what is imported, and nothing else: without it Python starts, too.
+  const bytecode = site.bytecode === null ? null : fetch(new URL(site.bytecode, import.meta.url)).then(
+    (response) => (response.ok ? response.arrayBuffer() : null),
+    () => null,
+  );
 
   const pyodide = await step("Loading Python", async () => {
     const { loadPyodide } = await import(new URL("pyodide.mjs", indexURL).href);
@@ -73,6 +78,8 @@ async function boot() {
     pyodide.registerJsModule("tabgpt_gpu", gpu);
     // It needs nothing but PACKAGES, so it is only unpacked: micropip would look for more, and take half a second.
     pyodide.unpackArchive(await wheel, "wheel");
+    const compiled = await bytecode;
+    if (compiled) pyodide.unpackArchive(compiled, "zip", { extractDir: "/" });
   });
   return step("Starting the engine", async () => {
     const engine = pyodide.pyimport("app.engine.worker");

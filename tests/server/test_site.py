@@ -44,7 +44,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(package: Path, tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path / "runtime", package=package)
+    made = Site(tmp_path / "runtime", package=package, bytecode=None)
     yield made
     made.close()
 
@@ -75,6 +75,7 @@ def test_the_tree_is_complete_and_nothing_else(small: Site) -> None:
         "version": app.__version__,
         "wheel": wheel,
         "pyodide": "pyodide/",
+        "bytecode": None,
         "chat": CHAT_WHEELS,
         "models": [],
     }
@@ -138,7 +139,7 @@ def test_an_unchanged_tree_is_not_written_again(small: Site) -> None:
 def test_two_sites_of_the_same_sources_have_the_same_wheel(small: Site, package: Path, tmp_path: Path) -> None:
     for path in package.rglob("*.py"):
         os.utime(path, (1e9, 1e9))
-    other = Site(tmp_path, package=package)
+    other = Site(tmp_path, package=package, bytecode=None)
     try:
         name = f"wheels/tabgpt-{app.__version__}-py3-none-any.whl"
         assert small.files()[name].read_bytes() == other.files()[name].read_bytes()
@@ -158,7 +159,7 @@ def test_missing_assets_are_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_close_removes_what_it_wrote(package: Path, tmp_path: Path) -> None:
-    made = Site(tmp_path, package=package)
+    made = Site(tmp_path, package=package, bytecode=None)
     written = made.files()["site.json"]
     assert written.exists()
     made.close()

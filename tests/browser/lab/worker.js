@@ -6,6 +6,8 @@ async function boot() {
   const indexURL = new URL(`../${site.pyodide}`, import.meta.url).href;
   const { loadPyodide } = await import(new URL("pyodide.mjs", indexURL).href);
   const pyodide = await loadPyodide({ indexURL, packages: ["numpy", "tiktoken", "micropip"] });
+  const bytecode = await fetch(new URL(`../${site.bytecode}`, import.meta.url));
+  pyodide.unpackArchive(await bytecode.arrayBuffer(), "zip", { extractDir: "/" });
   pyodide.registerJsModule("tabgpt_gpu", gpu);
   await pyodide.pyimport("micropip").install(new URL(`../${site.wheel}`, import.meta.url).href);
   pyodide.FS.mkdirTree("/lab/tests/browser/lab");
