@@ -1,4 +1,4 @@
-"""Runs inside the page's own Pyodide, needing no other file: the bytecode of what it has imported, made and compared."""
+"""Runs in the page's own Pyodide, needing no other file: the bytecode of what it has imported, made and compared."""
 
 import base64
 import json
