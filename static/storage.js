@@ -28,6 +28,11 @@ export class StorageView {
       this.refresh();
     });
     element("storage-close").addEventListener("click", () => this.#dialog.close());
+    // What was asked and not answered is not asked any more when it is opened again.
+    this.#dialog.addEventListener("close", () => {
+      this.#shown = "";
+      if (this.#found) this.#show(this.#found);
+    });
     // A click beside the dialog meets the dialog itself; one inside of it meets what is in it.
     this.#dialog.addEventListener("click", (event) => {
       if (event.target === this.#dialog) this.#dialog.close();

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Console, Launch, OpenPage
 from tests.browser.waiting import evaluate
@@ -26,6 +27,59 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     with hub_double(folder) as running:
         yield running
         running.heal()
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Console]:
+    """What the pages that several tests share complain about."""
+    made = Console()
+    yield made
+    assert made.unexpected() == []
+
+
+@pytest.fixture(scope="module")
+def desk(site_url: str, launch: Launch, hub: Hub, watched: Console) -> Iterator[Page]:
+    """One page on the CPU for all tests that need no other; each leaves a model loaded."""
+    context = launch(webgpu=False).new_context(
+        permissions=["clipboard-read", "clipboard-write"], service_workers="block"
+    )
+    context.set_default_timeout(30_000)
+    context.on("page", watched.watch)
+    page = context.new_page()
+    Sheet(page).open(f"{site_url}?backend=numpy&hub={hub.url}").ready()
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def sheet(desk: Page) -> Sheet:
+    """That page with the settings of the first visit and an empty sheet."""
+    desk.get_by_role("button", name="Reset").click()
+    sheet = Sheet(desk)
+    sheet.text.fill("")
+    return sheet
+
+
+@pytest.fixture
+def still(open_page: OpenPage) -> OpenPage:
+    """Opens pages without an engine, for what needs none: it would keep the machine busy to no end."""
+
+    def open_still(*args: Any, **options: Any) -> Page:
+        page = open_page(*args, **options)
+        page.route("**/worker.js", lambda route: None)  # never answered
+        return page
+
+    return open_still
+
+
+def set_tokens(page: Page, count: int) -> None:
+    page.get_by_label("Max new tokens", exact=True).fill(str(count))
+
+
+def load_custom(page: Page, model: str) -> None:
+    Sheet(page).model.select_option("custom")
+    page.get_by_label("Repository or address").fill(model)
+    page.get_by_role("button", name="Load").click()
 
 
 def test_a_user_writes_stops_changes_the_model_and_goes_on_without_a_network(
@@ -52,9 +106,7 @@ def test_a_user_writes_stops_changes_the_model_and_goes_on_without_a_network(
     expect(sheet.text).to_have_value(f"Once upon a time{text}")
 
     # Another model, from the hub.
-    sheet.model.select_option("custom")
-    page.get_by_label("Repository or address").fill("me/tiny")
-    page.get_by_role("button", name="Load").click()
+    load_custom(page, "me/tiny")
     expect(page.get_by_text("289,664 parameters")).to_be_visible(timeout=SLOW_MS)
     sheet.ready()
     assert hub.requests("model.safetensors")
@@ -104,8 +156,8 @@ def test_the_address_fills_the_controls(site_url: str, open_page: OpenPage) -> N
     expect(page.get_by_label("Top-k", exact=True)).to_have_value("40")
 
 
-def test_a_value_out_of_range_is_brought_back(site_url: str, open_page: OpenPage) -> None:
-    page = open_page()
+def test_a_value_out_of_range_is_brought_back(site_url: str, still: OpenPage) -> None:
+    page = still()
     Sheet(page).open(f"{site_url}?backend=numpy&temperature=-3&top_k=2.6&seed=abc&precision=f64")
     for label, value in (("Temperature", "0"), ("Top-k", "3"), ("Seed", ""), ("Weights", "auto")):
         expect(page.get_by_label(label, exact=True)).to_have_value(value)
@@ -118,9 +170,10 @@ def test_a_value_out_of_range_is_brought_back(site_url: str, open_page: OpenPage
     expect(top_p).to_have_value("1")
 
 
-def test_a_random_seed_is_shown_and_writes_the_same_again(site_url: str, open_page: OpenPage) -> None:
-    page = open_page()
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&max_new_tokens=12&prompt=The%20old").ready()
+def test_a_random_seed_is_shown_and_writes_the_same_again(sheet: Sheet) -> None:
+    page = sheet.page
+    set_tokens(page, 12)
+    sheet.text.fill("The old")
     first = sheet.run()
     shown = page.get_by_role("button", name=re.compile(r"^Seed \d+$"))
     seed = (shown.text_content() or "").removeprefix("Seed ")
@@ -130,20 +183,21 @@ def test_a_random_seed_is_shown_and_writes_the_same_again(site_url: str, open_pa
     assert sheet.run() == first
 
 
-def test_copy_takes_the_whole_text(site_url: str, open_page: OpenPage) -> None:
-    page = open_page(permissions=["clipboard-read", "clipboard-write"])
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&max_new_tokens=4&prompt=Lily%20found%20a").ready()
+def test_copy_takes_the_whole_text(sheet: Sheet) -> None:
+    page = sheet.page
+    set_tokens(page, 4)
+    sheet.text.fill("Lily found a")
     text = sheet.run()
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert evaluate(page, "() => navigator.clipboard.readText()") == f"Lily found a{text}"
 
 
-def test_what_is_shown_is_what_was_typed(site_url: str, open_page: OpenPage) -> None:
+def test_what_is_shown_is_what_was_typed(site_url: str, still: OpenPage) -> None:
     """The letters are a copy below a transparent textarea: the two must lie exactly on each other."""
     for width, height in ((1280, 800), (390, 844)):
-        page = open_page(viewport={"width": width, "height": height})
-        sheet = Sheet(page).open(f"{site_url}?backend=numpy")
+        page = still(viewport={"width": width, "height": height})
+        sheet = Sheet(page).open(site_url)
         sheet.text.fill(f"{LONG[:900]}\n\n  two spaces, a\ttab and <b>no markup</b> & 🎉\n")
         boxes = evaluate(
             page,
@@ -196,48 +250,48 @@ def test_a_browser_without_webgpu_is_told_apart(site_url: str, open_page: OpenPa
     expect(sheet.status).to_contain_text("Wrote 2 tokens", timeout=SLOW_MS)
 
 
-def test_choosing_numpy_is_no_cause_for_a_notice(site_url: str, launch: Launch, open_page: OpenPage) -> None:
-    page = open_page(launch(webgpu=False))
-    Sheet(page).open(f"{site_url}?backend=numpy").ready()
-    expect(page.get_by_role("note")).to_be_hidden()
+def test_choosing_numpy_is_no_cause_for_a_notice(desk: Page) -> None:
+    expect(desk.get_by_role("note")).to_be_hidden()
 
 
-def test_a_model_that_is_not_there_is_said_with_what_to_do(
-    site_url: str, open_page: OpenPage, hub: Hub, console: Console
-) -> None:
-    console.allow("404")
-    page = open_page()
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&hub={hub.url}&model=me/nothing")
+def test_a_model_that_is_not_there_is_said_with_what_to_do(sheet: Sheet, watched: Console) -> None:
+    watched.allow("404")
+    page = sheet.page
+    load_custom(page, "me/nothing")
     expect(sheet.problem).to_contain_text("There is no such model", timeout=SLOW_MS)
     expect(sheet.problem).to_contain_text("Check the spelling")
-    page.get_by_label("Repository or address").fill("me/tiny")
-    page.get_by_role("button", name="Load").click()
+    # As for a backend that cannot be had, the page names the one it has.
+    expect(page.locator("#device")).to_have_text("NumPy on the CPU")
+    load_custom(page, "me/tiny")
     sheet.ready()
     expect(sheet.problem).to_be_hidden()
 
 
-def test_retry_does_it_again(site_url: str, open_page: OpenPage, hub: Hub, console: Console) -> None:
-    console.allow("401")
+def test_retry_does_it_again(sheet: Sheet, hub: Hub, watched: Console) -> None:
+    watched.allow("401")
+    page = sheet.page
+    evaluate(page, "async () => { await lm.load({ backend: 'numpy' }); await lm.forget(); }")
     hub.fail("config.json", "401", times=1)
-    page = open_page()
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&hub={hub.url}&model=me/tiny")
+    load_custom(page, "me/tiny")
     expect(sheet.problem).to_contain_text("private or gated", timeout=SLOW_MS)
     page.get_by_role("button", name="Retry").click()
     sheet.ready()
     expect(sheet.problem).to_be_hidden()
 
 
-def test_a_download_shows_its_progress_and_can_be_cancelled(site_url: str, open_page: OpenPage, hub: Hub) -> None:
-    page = open_page()
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&hub={hub.url}").ready()
+def test_a_download_shows_its_progress_and_can_be_cancelled(sheet: Sheet, hub: Hub) -> None:
+    page = sheet.page
+    evaluate(page, "async () => { await lm.load({ backend: 'numpy' }); await lm.forget(); }")
     hub.fail("model.safetensors", "slow")
-    sheet.model.select_option("custom")
-    page.get_by_label("Repository or address").fill("me/tiny")
-    page.get_by_role("button", name="Load").click()
+    load_custom(page, "me/tiny")
     expect(sheet.status).to_contain_text(re.compile(r"Downloading me/tiny: [\d.]+ kB of 1.16 MB"), timeout=SLOW_MS)
     bar = page.get_by_role("progressbar")
     expect(bar).to_be_visible()
     assert 0 < float(evaluate(page, "() => document.getElementById('progress').position")) < 1
+    # Another choice meanwhile does not rename what is loading.
+    sheet.model.select_option("story")
+    expect(page.locator("#tab-name")).to_have_text("me/tiny")
+    sheet.model.select_option("custom")
     page.get_by_role("button", name="Cancel").click()
     expect(sheet.status).to_contain_text("Loading was cancelled")
     expect(bar).to_be_hidden()
@@ -247,8 +301,9 @@ def test_a_download_shows_its_progress_and_can_be_cancelled(site_url: str, open_
     sheet.ready()
 
 
-def test_an_over_long_text_is_cut_and_that_is_said(site_url: str, open_page: OpenPage) -> None:
-    sheet = Sheet(open_page()).open(f"{site_url}?backend=numpy&max_new_tokens=2").ready()
+def test_an_over_long_text_is_cut_and_that_is_said(sheet: Sheet) -> None:
+    evaluate(sheet.page, "() => lm.load({ backend: 'numpy' })")
+    set_tokens(sheet.page, 2)
     sheet.text.fill(LONG)
     sheet.generate.click()
     expect(sheet.status).to_contain_text("Wrote 2 tokens. The text was too long", timeout=SLOW_MS)
@@ -281,9 +336,9 @@ def test_the_page_is_there_before_python(site_url: str, open_page: OpenPage) -> 
     page.unroute_all(behavior="ignoreErrors")
 
 
-def test_every_control_has_a_name(site_url: str, open_page: OpenPage) -> None:
-    page = open_page()
-    Sheet(page).open(f"{site_url}?backend=numpy")
+def test_every_control_has_a_name(site_url: str, still: OpenPage) -> None:
+    page = still()
+    Sheet(page).open(site_url)
     nameless = evaluate(
         page,
         """() => [...document.querySelectorAll("button, input, select, textarea, progress")]
@@ -293,20 +348,22 @@ def test_every_control_has_a_name(site_url: str, open_page: OpenPage) -> None:
     assert nameless == []
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844), (320, 568)])
-def test_nothing_is_wider_than_the_screen(site_url: str, open_page: OpenPage, width: int, height: int) -> None:
-    page = open_page(viewport={"width": width, "height": height})
-    sheet = Sheet(page).open(f"{site_url}?backend=numpy&max_new_tokens=1&temperature=0&prompt={'x' * 300}")
-    expect(sheet.generate).to_be_in_viewport()
-    sheet.ready().run()
-    expect(page.locator("#regenerate")).to_be_in_viewport(ratio=1)
-    assert evaluate(page, "() => document.documentElement.scrollWidth") <= width
+def test_nothing_is_wider_than_the_screen(sheet: Sheet) -> None:
+    page = sheet.page
+    set_tokens(page, 1)
+    for width, height in ((1280, 800), (390, 844), (320, 568)):
+        page.set_viewport_size({"width": width, "height": height})
+        sheet.text.fill("x" * 300)
+        expect(sheet.generate).to_be_in_viewport()
+        sheet.run()
+        expect(page.locator("#regenerate")).to_be_in_viewport(ratio=1)
+        assert evaluate(page, "() => document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(site_url: str, open_page: OpenPage, scheme: str) -> None:
-    page = open_page(color_scheme=scheme)
-    Sheet(page).open(f"{site_url}?backend=numpy")
+def test_text_stands_out_from_what_is_behind_it(site_url: str, still: OpenPage, scheme: str) -> None:
+    page = still(color_scheme=scheme)
+    Sheet(page).open(site_url)
     ratios = evaluate(
         page,
         """() => {

@@ -46,6 +46,45 @@ def page(open_page: OpenPage, cpu: Browser) -> Page:
     return open_page(cpu)
 
 
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Console]:
+    """What the page that several tests share complains about."""
+    made = Console()
+    yield made
+    assert made.unexpected() == []
+
+
+@pytest.fixture(scope="module")
+def shared_page(site_url: str, cpu: Browser, running_hub: Hub, watched: Console) -> Iterator[Page]:
+    context = cpu.new_context(service_workers="block")
+    context.set_default_timeout(30_000)
+    context.on("page", watched.watch)
+    page = context.new_page()
+    Sheet(page).open(address(site_url, running_hub)).ready()
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def desk(shared_page: Page, hub: Hub) -> Page:
+    """One page for all tests that need no other: the story is loaded, nothing kept, nothing remembered."""
+    page = shared_page
+    page.keyboard.press("Escape")
+    evaluate(
+        page,
+        """async () => {
+            await lm.load({ backend: "numpy" });
+            await lm.forget();
+            localStorage.clear();
+            sessionStorage.clear();
+        }""",
+        timeout_s=60,
+    )
+    page.get_by_label("Max new tokens", exact=True).fill("2")
+    hub.asked.clear()
+    return page
+
+
 def address(site_url: str, hub: Hub, more: str = "") -> str:
     return f"{site_url}?backend=numpy&hub={hub.url}{more}"
 
@@ -66,8 +105,8 @@ def open_storage(page: Page) -> Locator:
     return page.get_by_role("dialog", name="Storage")
 
 
-def test_storage_lists_what_is_kept_and_deletes_one_or_all(site_url: str, page: Page, hub: Hub) -> None:
-    Sheet(page).open(address(site_url, hub)).ready()
+def test_storage_lists_what_is_kept_and_deletes_one_or_all(desk: Page, hub: Hub) -> None:
+    page = desk
     storage = open_storage(page)
     expect(storage).to_contain_text("No downloaded model is kept here")
     expect(storage).to_contain_text(re.compile(r"in use of [\d.]+ [MG]B that the browser allows"))
@@ -108,18 +147,9 @@ def test_storage_lists_what_is_kept_and_deletes_one_or_all(site_url: str, page: 
     expect(storage).to_be_hidden()
 
 
-def test_a_promise_to_keep_is_told(site_url: str, page: Page, hub: Hub) -> None:
-    devtools = page.context.new_cdp_session(page)
-    profile = devtools.send("Target.getTargetInfo")["targetInfo"]["browserContextId"]
-    permission = {"origin": site_url.rstrip("/"), "permissions": ["durableStorage"], "browserContextId": profile}
-    devtools.send("Browser.grantPermissions", permission)
-    Sheet(page).open(address(site_url, hub)).ready()
-    assert evaluate(page, "() => navigator.storage.persist()") is True
-    expect(open_storage(page)).to_contain_text("The browser keeps this until you delete it.")
-
-
-def test_the_download_in_figures_and_what_a_cancelled_one_leaves(site_url: str, page: Page, hub: Hub) -> None:
-    sheet = Sheet(page).open(address(site_url, hub)).ready()
+def test_the_download_in_figures_and_what_a_cancelled_one_leaves(desk: Page, hub: Hub) -> None:
+    page = desk
+    sheet = Sheet(page)
     hub.bytes_per_s = 300_000
     load_custom(page, "me/tiny")
     figures = page.locator("#figures")
@@ -144,8 +174,9 @@ def test_the_download_in_figures_and_what_a_cancelled_one_leaves(site_url: str, 
     expect(open_storage(page).get_by_role("listitem")).to_contain_text("complete")
 
 
-def test_what_cannot_be_kept_is_said_and_not_remembered(site_url: str, page: Page, hub: Hub) -> None:
-    sheet = Sheet(page).open(address(site_url, hub)).ready()
+def test_what_cannot_be_kept_is_said_and_not_remembered(desk: Page, hub: Hub) -> None:
+    page = desk
+    sheet = Sheet(page)
     hub.commit = None
     load_custom(page, "me/tiny")
     notice = page.get_by_role("note").filter(has_text="not kept for next time")
@@ -157,8 +188,9 @@ def test_what_cannot_be_kept_is_said_and_not_remembered(site_url: str, page: Pag
     expect(sheet.model).to_have_value("story")
 
 
-def test_the_model_is_there_again_without_a_network(site_url: str, page: Page, hub: Hub) -> None:
-    sheet = Sheet(page).open(address(site_url, hub, "&max_new_tokens=2")).ready()
+def test_the_model_is_there_again_without_a_network(desk: Page, hub: Hub) -> None:
+    page = desk
+    sheet = Sheet(page)
     load_custom(page, "me/tiny")
     loaded(page, "me/tiny")
     hub.asked.clear()
@@ -179,8 +211,9 @@ def test_the_model_is_there_again_without_a_network(site_url: str, page: Page, h
     loaded(page, "Story 14M")
 
 
-def test_a_visit_alone_downloads_nothing(site_url: str, page: Page, hub: Hub) -> None:
-    sheet = Sheet(page).open(address(site_url, hub)).ready()
+def test_a_visit_alone_downloads_nothing(desk: Page, hub: Hub) -> None:
+    page = desk
+    sheet = Sheet(page)
     sheet.model.select_option("openai-community/gpt2")
     page.get_by_role("button", name="Load 498 MB").click()
     loaded(page, "GPT-2 124M")
@@ -194,11 +227,10 @@ def test_a_visit_alone_downloads_nothing(site_url: str, page: Page, hub: Hub) ->
     assert hub.requests(BIG)
 
 
-def test_where_the_hub_is_out_of_reach_the_story_is_offered(
-    site_url: str, page: Page, hub: Hub, console: Console
-) -> None:
-    console.allow("blocked by CORS policy|Failed to load resource")
-    sheet = Sheet(page).open(address(site_url, hub)).ready()
+def test_where_the_hub_is_out_of_reach_the_story_is_offered(desk: Page, hub: Hub, watched: Console) -> None:
+    page = desk
+    watched.allow("blocked by CORS policy|Failed to load resource")
+    sheet = Sheet(page)
     hub.fail("config.json", "no-cors")
     load_custom(page, "me/tiny")
     expect(sheet.problem).to_contain_text("No connection", timeout=SLOW_MS)
@@ -208,10 +240,11 @@ def test_where_the_hub_is_out_of_reach_the_story_is_offered(
     expect(sheet.model).to_have_value("story")
 
 
-def test_a_gated_model_with_a_token(site_url: str, page: Page, hub: Hub, console: Console) -> None:
-    console.allow("401")
+def test_a_gated_model_with_a_token(site_url: str, desk: Page, hub: Hub, watched: Console) -> None:
+    page = desk
+    watched.allow("401")
     hub.token = TOKEN
-    sheet = Sheet(page).open(address(site_url, hub)).ready()
+    sheet = Sheet(page)
     load_custom(page, "me/tiny")
     expect(sheet.problem).to_contain_text("private or gated", timeout=SLOW_MS)
     sheet.problem.get_by_role("button", name="Enter a token").click()
@@ -255,8 +288,9 @@ def test_mirrors(site_url: str, page: Page, hub: Hub, console: Console) -> None:
     expect(mirrors).to_have_value(f"http://127.0.0.1:9, {hub.url}")
 
 
-def test_a_folder_that_is_chosen(site_url: str, page: Page, hub: Hub) -> None:
-    sheet = Sheet(page).open(address(site_url, hub, "&max_new_tokens=2")).ready()
+def test_a_folder_that_is_chosen(desk: Page, hub: Hub) -> None:
+    page = desk
+    sheet = Sheet(page)
     sheet.model.select_option("folder")
     expect(page.get_by_role("button", name="Load")).to_be_hidden()
     with page.expect_file_chooser() as choosing:
@@ -286,8 +320,8 @@ def dropped(folder: Path) -> list[list[str]]:
     return [[path.name, base64.b64encode(path.read_bytes()).decode()] for path in sorted(folder.iterdir())]
 
 
-def test_a_folder_that_is_dropped(site_url: str, page: Page, hub: Hub) -> None:
-    Sheet(page).open(address(site_url, hub)).ready()
+def test_a_folder_that_is_dropped(desk: Page, hub: Hub) -> None:
+    page = desk
     devtools = page.context.new_cdp_session(page)
     data = {"items": [], "files": [str(hub.folder / "me")], "dragOperationsMask": 1}
     for type_ in ("dragEnter", "dragOver"):
@@ -299,8 +333,9 @@ def test_a_folder_that_is_dropped(site_url: str, page: Page, hub: Hub) -> None:
     assert hub.asked == []
 
 
-def test_files_that_are_dropped(site_url: str, page: Page, hub: Hub, tmp_path: Path) -> None:
-    sheet = Sheet(page).open(address(site_url, hub, "&max_new_tokens=2")).ready()
+def test_files_that_are_dropped(desk: Page, hub: Hub, tmp_path: Path) -> None:
+    page = desk
+    sheet = Sheet(page)
     evaluate(page, DROP, dropped(hub.folder / "me" / "tiny"))
     loaded(page, "Files")
     expect(page.locator("#landing")).to_be_hidden()
@@ -314,19 +349,27 @@ def test_files_that_are_dropped(site_url: str, page: Page, hub: Hub, tmp_path: P
     loaded(page, "Story 14M")
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844), (320, 568)])
-def test_the_new_parts_fit_the_screen(
-    site_url: str, open_page: OpenPage, cpu: Browser, hub: Hub, width: int, height: int
-) -> None:
-    page = open_page(cpu, viewport={"width": width, "height": height})
-    sheet = Sheet(page).open(address(site_url, hub)).ready()
+def test_the_new_parts_fit_the_screen(desk: Page, hub: Hub) -> None:
+    page, sheet = desk, Sheet(desk)
     load_custom(page, "me/tiny")
     loaded(page, "me/tiny")
-    storage = open_storage(page)
-    storage.get_by_role("button", name="Delete me/tiny").click()
-    expect(storage.get_by_role("button", name="Yes, delete me/tiny")).to_be_in_viewport(ratio=1)
-    expect(storage.get_by_role("button", name="Delete all")).to_be_in_viewport(ratio=1)
-    page.keyboard.press("Escape")
-    for choice in ("custom", "folder"):
-        sheet.model.select_option(choice)
-        assert evaluate(page, "() => document.documentElement.scrollWidth") <= width
+    for width, height in ((390, 844), (320, 568), (1280, 800)):
+        page.set_viewport_size({"width": width, "height": height})
+        storage = open_storage(page)
+        storage.get_by_role("button", name="Delete me/tiny").click()
+        expect(storage.get_by_role("button", name="Yes, delete me/tiny")).to_be_in_viewport(ratio=1)
+        expect(storage.get_by_role("button", name="Delete all")).to_be_in_viewport(ratio=1)
+        page.keyboard.press("Escape")
+        for choice in ("custom", "folder"):
+            sheet.model.select_option(choice)
+            assert evaluate(page, "() => document.documentElement.scrollWidth") <= width
+
+
+def test_a_promise_to_keep_is_told(site_url: str, desk: Page, hub: Hub) -> None:
+    page = desk
+    devtools = page.context.new_cdp_session(page)
+    profile = devtools.send("Target.getTargetInfo")["targetInfo"]["browserContextId"]
+    permission = {"origin": site_url.rstrip("/"), "permissions": ["durableStorage"], "browserContextId": profile}
+    devtools.send("Browser.grantPermissions", permission)
+    assert evaluate(page, "() => navigator.storage.persist()") is True
+    expect(open_storage(page)).to_contain_text("The browser keeps this until you delete it.")
