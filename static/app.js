@@ -35,6 +35,8 @@ const storage = new StorageView(() => update());
 const session = new Session(settings, notices, storage, () => update());
 const writing = new Writing(session, settings, () => update());
 const { editor, sheet } = writing;
+// To make all of the page in one task would keep its thread busy for too long.
+await new Promise((resolve) => setTimeout(resolve));
 const chat = new Chat(session, settings, () => update());
 const outlook = new Outlook(session, writing, settings);
 new FolderPicker((folder) => {
@@ -301,4 +303,4 @@ async function start() {
 addEventListener("hashchange", async () => {
   if (await sharedBy(location.hash)) location.reload();
 });
-start();
+setTimeout(start); // in a task of its own, as above

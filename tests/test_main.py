@@ -86,13 +86,22 @@ def test_ctrl_c_while_the_runtime_is_fetched_is_clean(tmp_path: Path) -> None:
             "PIP_INDEX_URL": index,
             "PIP_FIND_LINKS": "",
         }
-        process = subprocess.Popen(
-            [*MODULE, "runtime"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        assert process.stderr is not None
-        assert "Fetching Pyodide" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        with subprocess.Popen(
+            [*MODULE, "runtime"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            # A shell that runs the tests in the background has it ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as process:
+            assert process.stderr is not None
+            assert "Fetching Pyodide" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            try:
+                out, err = process.communicate(timeout=30)
+            finally:
+                process.kill()
     assert process.returncode == 130
     assert "Traceback" not in out + err
     assert "Stopped." in err

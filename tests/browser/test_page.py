@@ -314,7 +314,7 @@ def test_python_that_does_not_start_is_said(site_url: str, open_page: OpenPage, 
     console.allow("site.json|HTTP 500|500|BootError|failed")
     page = open_page()
     page.route("**/site.json", lambda route: route.fulfill(status=500, body="no"))
-    sheet = Sheet(page).open(site_url)
+    sheet = Sheet(page).open(f"{site_url}?backend=numpy")
     expect(sheet.problem).to_contain_text("Python did not start")
     expect(sheet.problem).to_contain_text("site.json gave HTTP 500")
     expect(sheet.generate).to_be_disabled()
