@@ -79,7 +79,11 @@ async function boot() {
     // It needs nothing but PACKAGES, so it is only unpacked: micropip would look for more, and take half a second.
     pyodide.unpackArchive(await wheel, "wheel");
     const compiled = await bytecode;
-    if (compiled) pyodide.unpackArchive(compiled, "zip", { extractDir: "/" });
+    try {
+      if (compiled) pyodide.unpackArchive(compiled, "zip", { extractDir: "/" });
+    } catch (error) {
+      console.warn(`${site.bytecode} is damaged, so Python compiles what it imports itself.`, error);
+    }
   });
   return step("Starting the engine", async () => {
     const engine = pyodide.pyimport("app.engine.worker");
