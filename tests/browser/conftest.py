@@ -8,8 +8,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, sync_playwright
@@ -17,6 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, P
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LAUNCH_MS = 60_000
 WAIT_MS = 60_000
+SHARED_WAIT_MS = 30_000
 
 FLAGS = ["--disable-component-update", "--disable-domain-reliability", "--disable-sync", "--no-default-browser-check"]
 # SwiftShader is a software adapter: right everywhere, fast nowhere. Without these flags requestAdapter() gives null.
@@ -154,6 +156,18 @@ def open_page(launch: Launch, console: Console) -> Iterator[OpenPage]:
         # A context whose browser was killed is closed already.
         if context.browser is not None and context.browser.is_connected():
             context.close()
+
+
+@contextmanager
+def shared_page(browser: Browser, **context_options: Any) -> Iterator[tuple[Page, Console]]:
+    """Open a page that a module's tests use one after the other; an unexpected error fails at the end."""
+    watched = Console()
+    context = browser.new_context(**{"service_workers": "block", **context_options})
+    context.set_default_timeout(SHARED_WAIT_MS)
+    context.on("page", watched.watch)
+    yield context.new_page(), watched
+    context.close()
+    assert watched.unexpected() == []
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Console, Launch, OpenPage
+from tests.browser.conftest import Console, Launch, OpenPage, shared_page
 from tests.browser.waiting import evaluate
 from tests.browser.writing import SLOW_MS, Sheet
 from tests.hub_double import Hub, hub_double
@@ -30,25 +30,22 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="module")
-def watched() -> Iterator[Console]:
-    """What the pages that several tests share complain about."""
-    made = Console()
-    yield made
-    assert made.unexpected() == []
+def shared(site_url: str, launch: Launch, hub: Hub) -> Iterator[tuple[Page, Console]]:
+    with shared_page(launch(webgpu=False), permissions=["clipboard-read", "clipboard-write"]) as (page, watched):
+        Sheet(page).open(f"{site_url}?backend=numpy&hub={hub.url}").ready()
+        yield page, watched
 
 
-@pytest.fixture(scope="module")
-def desk(site_url: str, launch: Launch, hub: Hub, watched: Console) -> Iterator[Page]:
+@pytest.fixture
+def desk(shared: tuple[Page, Console]) -> Page:
     """One page on the CPU for all tests that need no other; each leaves a model loaded."""
-    context = launch(webgpu=False).new_context(
-        permissions=["clipboard-read", "clipboard-write"], service_workers="block"
-    )
-    context.set_default_timeout(30_000)
-    context.on("page", watched.watch)
-    page = context.new_page()
-    Sheet(page).open(f"{site_url}?backend=numpy&hub={hub.url}").ready()
-    yield page
-    context.close()
+    return shared[0]
+
+
+@pytest.fixture
+def watched(shared: tuple[Page, Console]) -> Console:
+    """What that page complains about."""
+    return shared[1]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.accessibility import violations
-from tests.browser.conftest import Console, Launch
+from tests.browser.conftest import Launch, shared_page
 from tests.browser.waiting import evaluate
 from tests.browser.writing import SLOW_MS, Sheet
 from tests.hub_double import hub_double
@@ -41,12 +41,7 @@ def desk(site_url: str, launch: Launch, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("hub")
     write_talker(folder / "me" / "talker")
     write_tiny(folder / "me" / "tiny")
-    console = Console()
-    context = launch(webgpu=False).new_context(service_workers="block")
-    context.set_default_timeout(30_000)
-    context.on("page", console.watch)
-    page = context.new_page()
-    with hub_double(folder) as hub:
+    with hub_double(folder) as hub, shared_page(launch(webgpu=False)) as (page, _):
         query = f"?backend=numpy&hub={hub.url}&model=me/talker&max_new_tokens=5&seed=1"
         Sheet(page).open(f"{site_url}{query}").ready()
         evaluate(
@@ -63,8 +58,6 @@ def desk(site_url: str, launch: Launch, tmp_path_factory: pytest.TempPathFactory
             }""",
         )
         yield page
-        context.close()
-    assert console.unexpected() == []
 
 
 def turns(page: Page) -> Locator:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import Console, Launch, OpenPage
+from tests.browser.conftest import Console, Launch, OpenPage, shared_page
 from tests.browser.waiting import evaluate
 from tests.browser.writing import SLOW_MS, Sheet
 from tests.hub_double import Hub, hub_double
@@ -47,28 +47,22 @@ def page(open_page: OpenPage, cpu: Browser) -> Page:
 
 
 @pytest.fixture(scope="module")
-def watched() -> Iterator[Console]:
-    """What the page that several tests share complains about."""
-    made = Console()
-    yield made
-    assert made.unexpected() == []
-
-
-@pytest.fixture(scope="module")
-def shared_page(site_url: str, cpu: Browser, running_hub: Hub, watched: Console) -> Iterator[Page]:
-    context = cpu.new_context(service_workers="block")
-    context.set_default_timeout(30_000)
-    context.on("page", watched.watch)
-    page = context.new_page()
-    Sheet(page).open(address(site_url, running_hub)).ready()
-    yield page
-    context.close()
+def shared(site_url: str, cpu: Browser, running_hub: Hub) -> Iterator[tuple[Page, Console]]:
+    with shared_page(cpu) as (page, watched):
+        Sheet(page).open(address(site_url, running_hub)).ready()
+        yield page, watched
 
 
 @pytest.fixture
-def desk(shared_page: Page, hub: Hub) -> Page:
+def watched(shared: tuple[Page, Console]) -> Console:
+    """What the page that several tests share complains about."""
+    return shared[1]
+
+
+@pytest.fixture
+def desk(shared: tuple[Page, Console], hub: Hub) -> Page:
     """One page for all tests that need no other: the story is loaded, nothing kept, nothing remembered."""
-    page = shared_page
+    page, _ = shared
     page.keyboard.press("Escape")
     evaluate(
         page,

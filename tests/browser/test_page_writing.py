@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, ViewportSize, expect
 
 from app.engine.sampling import Rules, candidates
 from tests.browser.accessibility import violations
-from tests.browser.conftest import Console, Launch
+from tests.browser.conftest import Launch, shared_page
 from tests.browser.waiting import evaluate
 from tests.browser.writing import SLOW_MS, Sheet
 
@@ -29,21 +29,14 @@ COMPLETIONS = "() => completions.splice(0)"
 @pytest.fixture(scope="module")
 def desk(site_url: str, launch: Launch) -> Iterator[Page]:
     """One page with the story model on the CPU, which notes what the engine is asked and answers."""
-    console = Console()
-    context = launch(webgpu=False).new_context(
-        viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"], service_workers="block"
-    )
-    context.set_default_timeout(30_000)
-    context.on("page", console.watch)
-    page = context.new_page()
-    page.add_init_script(LONG_TASKS)
-    sheet = Sheet(page).open(f"{site_url}{SETTINGS}").ready()
-    spy(page)
-    sheet.run()  # the first one is slow
-    yield page
-    longest = evaluate(page, "() => Math.max(0, ...longTasks)")
-    context.close()
-    assert console.unexpected() == []
+    permissions = ["clipboard-read", "clipboard-write"]
+    with shared_page(launch(webgpu=False), viewport=DESKTOP, permissions=permissions) as (page, _):
+        page.add_init_script(LONG_TASKS)
+        sheet = Sheet(page).open(f"{site_url}{SETTINGS}").ready()
+        spy(page)
+        sheet.run()  # the first one is slow
+        yield page
+        longest = evaluate(page, "() => Math.max(0, ...longTasks)")
     # On an idle machine none is longer than the 50 ms from which browsers call a task long; a busy one stretches all,
     # so this is only told (pytest -s).
     print(f"\nThe page's longest task took {longest:.0f} ms")
