@@ -32,8 +32,9 @@ export class Chat {
   #frame = 0;
   /** The turn that is being edited. @type {number|null} */
   #editing = null;
-  /** The last answer as others are told of it, and whose ids those are. @type {{of: string, ids: number[], text: string, prompt_length: number}|null} */
+  /** What others were told, and of which conversation. @type {{of: string, ids: number[], text: string, prompt_length: number}|null} */
   #heard = null;
+  #told = "";
   /** What the user chose to see; null: whatever suits the model. */
   #wanted = read(VIEW_KEY);
 
@@ -63,6 +64,7 @@ export class Chat {
     this.#message.addEventListener("input", () => this.update());
     element("new-chat").addEventListener("click", () => {
       this.#talk.clear();
+      this.#editing = null;
       this.#draw();
       this.changed();
       this.#message.focus();
@@ -100,24 +102,27 @@ export class Chat {
     const open = this.isOpen;
     const opened = open && document.body.dataset.view !== "chat";
     document.body.dataset.view = open ? "chat" : "text";
-    if (opened) {
-      this.#toEnd();
-      this.#tell();
-    }
+    if (opened) this.#toEnd();
+    if (open) this.#tell();
+    else this.#told = "";
     element("views").hidden = !loaded?.chat;
     element("view-text").setAttribute("aria-pressed", String(!open));
     element("view-chat").setAttribute("aria-pressed", String(open));
     const button = (/** @type {string} */ id) => /** @type {HTMLButtonElement} */ (element(id));
     button("send").hidden = generating;
-    button("send").disabled = failed || this.#message.value.trim() === "";
+    button("send").disabled = failed || this.#editing !== null || this.#message.value.trim() === "";
     button("chat-stop").hidden = !generating;
     button("new-chat").disabled = generating || this.#talk.isEmpty;
-    for (const tool of this.#log.querySelectorAll("button")) tool.disabled = generating || tool.dataset.end !== undefined;
+    for (const tool of this.#log.querySelectorAll("button")) {
+      // What is being written is sent or given up first.
+      const away = this.#editing !== null && !tool.closest("form");
+      tool.disabled = generating || away || tool.dataset.end !== undefined;
+    }
   }
 
   send = () => {
     const text = this.#message.value.trim();
-    if (!text || this.session.generating) return;
+    if (!text || this.session.generating || this.#editing !== null) return;
     this.#message.value = "";
     this.#talk.say("user", text);
     return this.#answer();
@@ -126,7 +131,7 @@ export class Chat {
   /** Answer the last question once more; the answer that is there stays at hand. */
   again = () => {
     const last = this.#talk.turns.at(-1);
-    if (!last || this.session.generating) return;
+    if (!last || this.session.generating || this.#editing !== null) return;
     if (last.role === "assistant") return this.#anew(last);
     return this.#answer();
   };
@@ -134,7 +139,7 @@ export class Chat {
   /** Show another version of the last turn that has one. @param {number} by */
   flip = (by) => {
     const last = this.#talk.turns.findLast(({ versions }) => versions > 1);
-    if (last && !this.session.generating) this.#flip(last, by);
+    if (last && !this.session.generating && this.#editing === null) this.#flip(last, by);
   };
 
   /** @param {Turn} turn @param {number} by */
@@ -167,6 +172,8 @@ export class Chat {
     body.classList.add("live");
     this.#toEnd();
     this.changed();
+    /** @type {{ids: number[], text: string, prompt_length: number}|null} */
+    let read = null;
     try {
       await session.ensure();
       if (session.givenUp) return;
@@ -176,7 +183,8 @@ export class Chat {
       const seed = asked.seed === undefined ? {} : { seed: asked.seed + versions };
       const result = await patiently(() => lm.complete({ ...asked, ...seed, messages: this.#talk.messages }));
       this.#live.text = result.text;
-      this.#heard = { of: session.vocabulary, ids: [...result.prompt_ids, ...result.ids], text: result.text, prompt_length: result.prompt_ids.length };
+      const { prompt_ids, ids, text } = result;
+      read = { ids: [...prompt_ids, ...ids], text, prompt_length: prompt_ids.length };
       this.#meter.stop(result, (seed) => {
         settings.seed = seed;
       });
@@ -192,16 +200,33 @@ export class Chat {
       else if (otherwise !== undefined) this.#talk.goTo(otherwise);
       session.generating = false;
       this.#draw();
-      this.#tell();
+      if (read && text) this.#heard = { of: this.#state, ...read };
       this.changed();
       this.#message.focus();
     }
   }
 
-  #tell() {
-    if (!this.#heard || this.#heard.of !== this.session.vocabulary || !this.isOpen) return;
-    const { of: _, ...detail } = this.#heard;
-    announce(detail);
+  /** What is shown, and whose ids it is read in. */
+  get #state() {
+    return `${this.session.vocabulary} ${this.#talk.version}`;
+  }
+
+  /** Tell whoever looks inside of the conversation, once it is another one. */
+  async #tell() {
+    const { session } = this;
+    if (!this.isOpen || session.busy || this.#told === this.#state) return;
+    const of = (this.#told = this.#state);
+    try {
+      if (this.#heard?.of !== of) {
+        const ids = this.#talk.isEmpty ? [] : await lm.encode(this.#talk.messages);
+        this.#heard = { of, ids, text: "", prompt_length: ids.length };
+      }
+      if (of !== this.#state || !this.isOpen) return;
+      const { of: _, ...detail } = this.#heard;
+      announce(detail);
+    } catch {
+      // Without ids there is nothing to look into; whoever answers next says why.
+    }
   }
 
   #flush() {
@@ -270,7 +295,8 @@ export class Chat {
     });
     const copy = quiet("Copy", () => copyText(turn.content));
     const versions = turn.versions > 1 ? [this.#versions(turn)] : [];
-    if (turn.role === "user") return [...versions, edit, copy];
+    const unanswered = turn.id === this.#talk.end ? [quiet("Answer", this.again)] : [];
+    if (turn.role === "user") return [...versions, ...unanswered, edit, copy];
     return [...versions, quiet("Regenerate", () => this.#anew(turn)), edit, copy];
   }
 

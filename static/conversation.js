@@ -15,6 +15,8 @@ const START = -1;
 
 export class Conversation {
   system = "";
+  /** Another one after each change. */
+  version = 0;
   /** All turns of all branches in the order in which they were said: a turn stands behind the one it follows. @type {Said[]} */
   #said = [];
   /** The last turn of the branch that is shown. */
@@ -110,6 +112,7 @@ export class Conversation {
   }
 
   save() {
+    this.version += 1;
     writeOwn(KEY, JSON.stringify({ system: this.system, said: this.#said, end: this.#end }));
   }
 

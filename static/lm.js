@@ -369,7 +369,8 @@ class LanguageModel {
   }
 
   /**
-   * @param {string} text special tokens in it are plain text
+   * @param {string|{role: string, content: string}[]} text or messages, as the model reads them before it answers;
+   *   special tokens that they spell are plain text
    * @returns {Promise<number[]>}
    */
   encode(text) {

@@ -136,7 +136,7 @@ export function savedDocument() {
   const caret = Number.isInteger(data.caret) ? Math.min(Math.max(data.caret, 0), length) : length;
   const [before, after] = [unpacked(data.before), unpacked(data.after)];
   const takes = Array.isArray(data.takes) ? data.takes.map(take) : [];
-  const whole = before && after && takes.length && takes.every(Boolean) && takes[data.chosen];
+  const whole = before && after && takes.length && takes.every(Boolean) && Number.isInteger(data.chosen) && takes[data.chosen];
   return { pieces, caret, generation: whole ? { before, after, takes, chosen: data.chosen } : null };
 }
 

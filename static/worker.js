@@ -60,10 +60,9 @@ async function boot() {
   });
   wheel.catch(() => {});
   // It saves compiling what is imported, and nothing else: without it Python starts, too.
-  const bytecode = site.bytecode === null ? null : fetch(new URL(site.bytecode, import.meta.url)).then(
-    (response) => (response.ok ? response.arrayBuffer() : null),
-    () => null,
-  );
+  const bytecode = site.bytecode === null ? null : fetch(new URL(site.bytecode, import.meta.url))
+    .then((response) => (response.ok ? response.arrayBuffer() : null))
+    .catch(() => null);
 
   const pyodide = await step("Loading Python", async () => {
     const { loadPyodide } = await import(new URL("pyodide.mjs", indexURL).href);

@@ -224,9 +224,17 @@ class Engine:
         """Wait until nothing runs."""
         await self._idle.wait()
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`; special tokens in it are plain text."""
-        return self._need_model().tokenizer.encode(_text(text))
+    def encode(self, text: object) -> list[int]:
+        """Return the ids of a text, or of messages as the model reads them before it answers.
+
+        Special tokens that they spell are plain text.
+        """
+        model = self._need_model()
+        if isinstance(text, list):
+            options, _ = with_ids(model, parse_options({"messages": text, "max_new_tokens": 1}))
+            assert options.ids is not None
+            return list(options.ids)
+        return model.tokenizer.encode(_text(text))
 
     def decode(self, ids: object) -> str:
         """Return the text of `ids`."""

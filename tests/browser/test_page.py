@@ -1,5 +1,6 @@
 """What people do with the page, in a real browser with real models."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -318,6 +319,17 @@ def test_python_that_does_not_start_is_said(site_url: str, open_page: OpenPage, 
     page.unroute("**/site.json")
     page.get_by_role("button", name="Retry").click()
     sheet.ready()
+
+
+@pytest.mark.parametrize("chosen", ["length", "0", 7, -1, None], ids=str)
+def test_a_damaged_document_keeps_its_text(site_url: str, still: OpenPage, chosen: object) -> None:
+    page = still()
+    take = {"pieces": [" you"], "seed": 1, "finish": "length", "options": {}}
+    saved = {"caret": 5, "pieces": ["Hello you"], "before": ["Hello"], "after": [], "takes": [take], "chosen": chosen}
+    page.add_init_script(f"localStorage.setItem('tabgpt.document', {json.dumps(json.dumps(saved))})")
+    sheet = Sheet(page).open(site_url)
+    expect(sheet.text).to_have_value("Hello you")
+    expect(page.locator("#regenerate")).to_be_hidden()
 
 
 def test_the_page_is_there_before_python(site_url: str, open_page: OpenPage) -> None:

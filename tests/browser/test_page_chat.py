@@ -156,8 +156,25 @@ def test_versions_are_kept(desk: Page) -> None:
     expect(turns(page)).to_have_count(4)
     assert contents(page)[0] == "Hello <b>you</b>"
     assert violations(page) == []
+    # What looks inside follows.
+    page.wait_for_timeout(300)
+    told = evaluate(page, "() => told.pop()")
+    assert "user\nHello <b>you</b>" in evaluate(page, "(ids) => lm.decode(ids)", told["ids"])
     questions.get_by_role("button", name="Next version").click()
     assert contents(page) == [edited, second]
+
+
+def test_an_open_edit_is_not_lost(desk: Page) -> None:
+    page = desk
+    before = contents(page)
+    turns(page).nth(0).get_by_role("button", name="Edit").click()
+    page.keyboard.type(" and more")
+    page.keyboard.press("Alt+Comma")
+    page.keyboard.press("Control+Shift+Enter")
+    expect(page.get_by_label("Your message")).to_have_value(f"{before[0]} and more")
+    expect(turns(page).nth(1).get_by_role("button", name="Regenerate")).to_be_disabled()
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    assert contents(page) == before
 
 
 def test_an_answer_that_fails_leaves_the_one_before(desk: Page) -> None:
@@ -167,7 +184,15 @@ def test_an_answer_that_fails_leaves_the_one_before(desk: Page) -> None:
     turns(page).nth(1).get_by_role("button", name="Regenerate").click()
     expect(page.get_by_role("alert")).to_contain_text("no answer")
     assert contents(page) == before
+    # A question without an answer can be answered.
+    page.get_by_label("Message", exact=True).fill("Well?")
+    page.keyboard.press("Enter")
+    expect(turns(page).last.get_by_role("button", name="Answer")).to_be_enabled()
     evaluate(page, "() => { lm.complete = lm.kept; }")
+    turns(page).last.get_by_role("button", name="Answer").click()
+    expect(turns(page)).to_have_count(4)
+    Sheet(page).ready()
+    assert contents(page)[3]
 
 
 def test_an_answer_is_stopped_and_what_is_there_stays(desk: Page) -> None:
@@ -179,7 +204,7 @@ def test_an_answer_is_stopped_and_what_is_there_stays(desk: Page) -> None:
     page.get_by_role("button", name="Stop", exact=True).click()
     Sheet(page).ready()
     expect(Sheet(page).status).to_contain_text("Stopped after")
-    assert contents(page)[3]
+    assert contents(page)[5]
 
 
 def test_it_is_remembered_and_other_models_have_no_chat(desk: Page) -> None:

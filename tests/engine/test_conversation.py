@@ -57,6 +57,7 @@ async def test_the_files_of_a_repository_and_a_gguf_file_chat_alike(made: Path) 
         assert {special["<|im_end|>"], special["<|endoftext|>"]} <= model.ends
         assert ({3, 4} <= model.ends) is (files.__class__ is Folder)
         ids = results[-1]["prompt_ids"]
+        assert engine.encode(TALK) == ids
         start, end = special["<|im_start|>"], special["<|im_end|>"]
         assert [id_ for id_ in ids if id_ in special.values()] == [start, end, start]
     assert results[0]["prompt_ids"] == results[1]["prompt_ids"]
