@@ -74,6 +74,15 @@ def test_it_prints_the_address_serves_the_page_and_ctrl_c_is_clean() -> None:
     assert "Traceback" not in out + err
 
 
+@pytest.fixture
+def heard_ctrl_c() -> Iterator[None]:
+    """Children hear SIGINT: a shell that runs the tests in the background has it ignored, and that is inherited."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard_ctrl_c")
 def test_ctrl_c_while_the_runtime_is_fetched_is_clean(tmp_path: Path) -> None:
     # pip waits here for an index that accepts the connection and says nothing.
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -92,8 +101,6 @@ def test_ctrl_c_while_the_runtime_is_fetched_is_clean(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            # A shell that runs the tests in the background has it ignored, and children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             assert process.stderr is not None
             assert "Fetching Pyodide" in process.stderr.readline()
