@@ -192,9 +192,9 @@ async def test_text_and_ids(engine: Engine, tiny: dict[str, Any]) -> None:
     tokens = engine.tokens("A fox")
     assert [token["id"] for token in tokens] == engine.encode("A fox")
     assert "".join(token["text"] for token in tokens) == "A fox"
-    from_a_page: list[Any] = [5, None, ["a"]]
+    from_a_page: list[Any] = [5, None, {"role": "user"}, ["a"]]
     for bad in from_a_page:
-        with pytest.raises(OptionError, match="text must be a string"):
+        with pytest.raises(OptionError, match="text must be a string|messages"):
             engine.encode(bad)
     with pytest.raises(OptionError, match="ids"):
         engine.decode([9000])
