@@ -194,7 +194,7 @@ async def test_text_and_ids(engine: Engine, tiny: dict[str, Any]) -> None:
     assert "".join(token["text"] for token in tokens) == "A fox"
     from_a_page: list[Any] = [5, None, {"role": "user"}, ["a"]]
     for bad in from_a_page:
-        with pytest.raises(OptionError, match="text must be a string|messages"):
+        with pytest.raises(OptionError, match=r"text must be a string|messages"):
             engine.encode(bad)
     with pytest.raises(OptionError, match="ids"):
         engine.decode([9000])
