@@ -53,7 +53,7 @@ def tree(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 class Site:
-    """The tree that a browser sees, always as the sources are now: an edit shows on the next request.
+    """The tree that a browser sees, always as the sources are now: whoever asks again sees an edit.
 
     The engine's wheel, site.json and the service worker's list are written to a folder of this object's own, so that
     everything is a file.
